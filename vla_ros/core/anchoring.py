@@ -1,0 +1,72 @@
+"""Deltas and relative actions made absolute, once, at the state measured at the chunk's stamp."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_ros.core.action_spec import ActionSpec, Group, Kind, Rotation
+from vla_ros.core.rotations import (
+    multiply,
+    quaternion_from_vector,
+    unwrapped,
+    vector_from_quaternion,
+)
+from vla_ros.core.types import Floats
+
+
+class Anchoring:
+    """Turns a chunk of the policy's spec into one of the planned spec.
+
+    The target of step i is the anchor plus deltas 0 to i, or plus the relative value of step i.
+    Rotation vectors are composed in the fixed frame, R_i = exp(delta_i) R_(i-1), and their anchor
+    is a measured rotation vector; Euler angles are added component by component.
+    """
+
+    def __init__(self, spec: ActionSpec, absolute: Collection[str]) -> None:
+        self.spec = spec
+        self.planned = spec.as_planned(absolute)
+        anchored = [i for i, (own, planned) in enumerate(
+            zip(spec.dimensions, self.planned.dimensions, strict=True)) if own.kind is not planned.kind]
+        for i in anchored:
+            if not spec.dimensions[i].state:
+                raise ValueError(f'dimension {spec.dimensions[i].name!r}: its deltas must be made '
+                                 'absolute, but no measured state is named for it; give it one')
+        vector = [i for i in anchored if spec.dimensions[i].group is Group.ROTATION
+                  and spec.dimensions[i].rotation is Rotation.VECTOR]
+        kinds = np.array([d.kind for d in spec.dimensions], dtype=object)
+        self._vector = np.array(vector, dtype=np.intp)
+        self._vector_delta = bool(vector) and kinds[vector[0]] is Kind.DELTA
+        plain = [i for i in anchored if i not in vector]
+        self._cumulated = np.array([i for i in plain if kinds[i] is Kind.DELTA], dtype=np.intp)
+        self._added = np.array(plain, dtype=np.intp)
+        self._anchored: NDArray[np.intp] = np.array(anchored, dtype=np.intp)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The state entries whose measured values `apply` needs, in order."""
+        return tuple(self.spec.dimensions[i].state for i in self._anchored)
+
+    def apply(self, actions: Floats, anchor: Floats) -> Floats:
+        """Actions [H, A] in the planned spec; `anchor` [n] as in `state_names`."""
+        actions = np.array(actions, dtype=np.float64)
+        full = np.zeros(self.spec.size)
+        full[self._anchored] = anchor
+        actions[:, self._cumulated] = np.cumsum(actions[:, self._cumulated], axis=0)
+        actions[:, self._added] += full[self._added]
+        if self._vector.size:
+            actions[:, self._vector] = self._composed(actions[:, self._vector], full[self._vector])
+        return actions
+
+    def _composed(self, vectors: Floats, anchor: Floats) -> Floats:
+        base = quaternion_from_vector(anchor)
+        near = anchor
+        result = np.empty_like(vectors)
+        for i, vector in enumerate(vectors):
+            rotation = multiply(quaternion_from_vector(vector), base)
+            if self._vector_delta:
+                base = rotation
+            near = result[i] = unwrapped(vector_from_quaternion(rotation), near)
+        return result

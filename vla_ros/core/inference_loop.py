@@ -1,0 +1,261 @@
+"""The inference side without threads: streams in, requests out; results in, plans out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_ros.core.action_spec import ActionSpec
+from vla_ros.core.anchoring import Anchoring
+from vla_ros.core.assembler import Assembler
+from vla_ros.core.chunk_buffer import ChunkBuffer, Seam, pad, stretch
+from vla_ros.core.executor_state import ExecutorState, Request
+from vla_ros.core.latency import LatencyAccount, LatencyWindow
+from vla_ros.core.state_history import StateHistory
+from vla_ros.core.types import (
+    NS_PER_S,
+    ActionChunk,
+    Floats,
+    Frame,
+    InferenceStatus,
+    Plan,
+    StateSample,
+)
+
+# Delays to see before the slow-down and 'inference too slow' trust them.
+DELAYS_NEEDED = 5
+SLOWEST_RATE = 0.5
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """What the inference loop is told. `spec` is the policy's own, `absolute` the anchored deltas.
+
+    `interval_ns`: time between two starts that the trigger and the camera ask for at best;
+    `deadline_ns`: an inference that takes longer is named; `arrival`: step 0 begins on arrival.
+    """
+
+    spec: ActionSpec
+    absolute: frozenset[str]
+    horizon: int
+    period_ns: int
+    interval_ns: int
+    deadline_ns: int
+    instruction_grace_ns: int = NS_PER_S
+    state_age_ns: int = NS_PER_S // 2
+    arrival: bool = False
+    pad_short_chunks: bool = False
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When the stages of one inference ended, in nanoseconds of ROS time."""
+
+    preprocessed_ns: int
+    inferred_ns: int
+
+
+class InferenceLoop:
+    """Not thread-safe: one thread at a time may call."""
+
+    STAGES = ('receive', 'queue', 'preprocess', 'infer', 'merge')
+
+    def __init__(self, config: InferenceConfig, assembler: Assembler, executor: ExecutorState,
+                 buffer: ChunkBuffer) -> None:
+        self.config = config
+        self.assembler = assembler
+        self.executor = executor
+        self.buffer = buffer
+        self.latency = LatencyAccount(self.STAGES)
+        self.counts: Counter[str] = Counter()
+        self.rate = 1.0
+        self.seam: Seam | None = None
+        self._anchoring = Anchoring(config.spec, config.absolute)
+        self._history = StateHistory(self._anchoring.state_names, config.state_age_ns)
+        self._delay = LatencyWindow(100)
+        self._busy = LatencyWindow(100)
+        self._warm_up_delay_ns = 0.0
+        self._observation_ns = 0
+        self._changed_ns: int | None = None
+
+    @property
+    def horizon_ns(self) -> int:
+        return self.config.horizon * self.config.period_ns
+
+    # --- what comes in -------------------------------------------------------------------------
+
+    def on_frame(self, frame: Frame, now_ns: int) -> str:
+        """Take a frame, and assemble an observation where that completes one."""
+        reason = self.assembler.on_frame(frame)
+        if not reason:
+            self._assemble(now_ns)
+        return reason
+
+    def on_state(self, sample: StateSample) -> str:
+        """Take a measurement; returns why some of it was dropped, or ''."""
+        self._history.add(sample)
+        return self.assembler.on_state(sample)
+
+    def on_instruction(self, text: str, now_ns: int) -> None:
+        """A new sentence: results for the old one are dropped, the old plan plays on for a grace.
+
+        The empty sentence means: come to rest and wait.
+        """
+        text = text.strip()
+        if text == self.assembler.instruction:
+            return
+        self.assembler.instruction = text
+        self.executor.discard()
+        if not text:
+            self.buffer.clear()
+            self._changed_ns = None
+            return
+        self._changed_ns = now_ns if self.buffer.plan is not None else None
+        self.assembler.reuse()
+        self._assemble(now_ns)
+
+    def on_reset(self, reset_stamp_ns: int) -> None:
+        """A new epoch begins: nothing older than this counts."""
+        if reset_stamp_ns == self.executor.epoch_ns:
+            return
+        self.executor.reset(reset_stamp_ns)
+        self.buffer.clear()
+        self.assembler.clear()
+        self._history.clear()
+        self._observation_ns = 0
+        self._changed_ns = None
+
+    def on_warm_up(self, durations_ns: list[int]) -> str:
+        """Durations of warm-up inferences; returns why the policy cannot drive, or ''.
+
+        They stay out of every statistic and only stand in until real delays are known.
+        """
+        self._warm_up_delay_ns = float(np.percentile(durations_ns, 95)) if durations_ns else 0.0
+        if not self.config.arrival and self._warm_up_delay_ns > self.horizon_ns:
+            return self._too_slow(self._warm_up_delay_ns)
+        return ''
+
+    # --- inference -----------------------------------------------------------------------------
+
+    def poll(self, now_ns: int) -> Request | None:
+        """The inference to start now, if any."""
+        if not self.assembler.instruction:
+            return None
+        return self.executor.poll(now_ns, self.buffer.remaining_ns(now_ns))
+
+    def on_result(self, request: Request, actions: NDArray[np.floating[Any]], timing: Timing,
+                  now_ns: int) -> Plan | None:
+        """Take a chunk [H, A] in the policy's spec; returns the new plan, if it makes one.
+
+        A chunk of wrong shape or with a value that is not finite latches a failure.
+        """
+        observation = request.observation
+        if self.executor.finish(request, self.assembler.instruction):
+            return None
+        problem = self._malformed(actions)
+        if problem:
+            self.executor.fail(request, problem)
+            return None
+        self._busy.add(timing.inferred_ns - request.started_ns)
+        self._delay.add(now_ns - observation.stamp_ns)
+        self.rate = self._slow_rate()
+        anchor = self._history.at(observation.stamp_ns, self._anchoring.state_names)
+        if anchor.problem:
+            self.counts[f'dropped: no anchor: {anchor.problem.split(" ")[0]}'] += 1
+            return None
+        values = pad(np.asarray(actions, dtype=np.float64), self.config.horizon, self.config.spec)
+        start_ns = now_ns if self.config.arrival else observation.stamp_ns
+        chunk = ActionChunk(observation.stamp_ns, start_ns, self.config.period_ns,
+                            self._anchoring.apply(values, anchor.values))
+        merged = self.buffer.merge(stretch(chunk, self.rate, self._anchoring.planned), now_ns)
+        if merged.plan is None:
+            self.counts[f'dropped: chunk: {merged.dropped}'] += 1
+            return None
+        self._changed_ns = None
+        self.seam = merged.seam or self.seam
+        self.latency.add(
+            receive=observation.received_ns - observation.stamp_ns,
+            queue=request.started_ns - observation.received_ns,
+            preprocess=timing.preprocessed_ns - request.started_ns,
+            infer=timing.inferred_ns - timing.preprocessed_ns,
+            merge=now_ns - timing.inferred_ns)
+        return merged.plan
+
+    def on_failure(self, request: Request, cause: str) -> None:
+        """The engine raised: latched until reset."""
+        self.executor.fail(request, f'engine failed: {cause}')
+
+    def status(self, now_ns: int) -> InferenceStatus:
+        """What to tell the control side now."""
+        cause, reaction = self._trouble(now_ns)
+        return InferenceStatus(self._observation_ns, self.executor.epoch_ns, cause, reaction,
+                               self.assembler.instruction)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _assemble(self, now_ns: int) -> None:
+        observation = self.assembler.assemble(now_ns)
+        if observation is None:
+            return
+        if observation.stamp_ns < self.executor.epoch_ns:
+            self.counts['dropped: observation from before the last reset'] += 1
+            return
+        self._observation_ns = observation.stamp_ns
+        self.executor.offer(observation)
+
+    def _malformed(self, actions: NDArray[np.floating[Any]]) -> str:
+        names, horizon = self.config.spec.names, self.config.horizon
+        shape = np.shape(actions)
+        if len(shape) != 2 or shape[1] != len(names):
+            return f'engine gave shape {shape}; the policy promises ({horizon}, {len(names)})'
+        short = 0 < shape[0] < horizon and self.config.pad_short_chunks
+        if shape[0] != horizon and not short:
+            return f'engine gave {shape[0]} steps; the policy promises a horizon of {horizon}'
+        if not np.isfinite(actions).all():
+            step, column = np.argwhere(~np.isfinite(actions))[0]
+            return f'engine gave {actions[step, column]} for {names[column]} of step {step}'
+        return ''
+
+    def _trouble(self, now_ns: int) -> tuple[str, str]:
+        """Cause and reaction: the gravest trouble."""
+        if self.executor.failure:
+            return self.executor.failure, 'fault'
+        if not self.assembler.instruction:
+            return 'no instruction', 'wait'
+        waited_ns = now_ns - self._changed_ns if self._changed_ns is not None else 0
+        if waited_ns > self.config.instruction_grace_ns:
+            return 'instruction changed, no action chunk for it yet', 'hold'
+        delay_ns = self._delay_ns()
+        if not self.config.arrival and delay_ns > self.horizon_ns:
+            return self._too_slow(delay_ns), 'hold'
+        busy_ns = self.executor.busy_ns(now_ns)
+        if busy_ns > self.config.deadline_ns:
+            return f'engine has not answered for {busy_ns / NS_PER_S:.2f} s', 'none'
+        return self.assembler.interrupted(now_ns) or self.assembler.problem, 'none'
+
+    def _too_slow(self, delay_ns: float) -> str:
+        return (f'inference too slow: {delay_ns / NS_PER_S:.2f} s (p95) exceeds the horizon of '
+                f'{self.horizon_ns / NS_PER_S:g} s')
+
+    def _delay_ns(self) -> float:
+        """The p95 delay from observation to plan; before enough are known, the warm-up's."""
+        if len(self._delay) < DELAYS_NEEDED:
+            return self._warm_up_delay_ns
+        return self._delay.percentile_ns(95)
+
+    def _slow_rate(self) -> float:
+        """The rate of chunk-local time at which plans last until their successors arrive.
+
+        A plan must cover the time to the next start plus the delay of the next result.
+        """
+        if self.config.arrival or len(self._delay) < DELAYS_NEEDED:
+            return 1.0
+        busy_ns = max(self._busy.percentile_ns(95), float(self.config.interval_ns))
+        needed_ns = self._delay.percentile_ns(95) + busy_ns
+        return float(np.clip(self.horizon_ns / needed_ns, SLOWEST_RATE, 1.0))
+
+

@@ -1,0 +1,87 @@
+"""What a policy promises and what an engine must do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_ros.core.action_spec import ActionSpec
+from vla_ros.core.types import Floats, Observation
+
+
+class Start(str, Enum):
+    """When step 0 of a chunk begins."""
+
+    STAMP = 'stamp'      # at the stamp of the observation
+    ARRIVAL = 'arrival'  # when the chunk arrives
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """Size of a policy's image in pixels."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class PolicyContract:
+    """What a policy needs and gives; checked against the robot profile before activation.
+
+    `cameras`: the primary camera first. `backends`: those the family can run on.
+    `prefix_support`: `Engine.infer` can be told the actions that will be executed meanwhile.
+    """
+
+    family: str
+    horizon: int
+    period_ns: int
+    start: Start
+    cameras: Mapping[str, ImageSize]
+    state_names: tuple[str, ...]
+    action: ActionSpec
+    backends: tuple[str, ...]
+    prefix_support: bool = False
+    pad_short_chunks: bool = False
+
+
+class Engine(ABC):
+    """Runs one policy. All calls come from one thread at a time; none may touch ROS.
+
+    Life: `load` (heavy imports and weights) → `preprocess` and `infer` any number of times
+    → `close`. `reset` clears what the engine remembers of earlier observations (KV caches) and
+    may come between any two inferences.
+    """
+
+    contract: PolicyContract
+
+    @abstractmethod
+    def load(self) -> None:
+        """Bring the policy into memory. Raises ValueError or OSError with one line that names the fix."""
+
+    def preprocess(self, observation: Observation) -> Any:
+        """The inputs of `infer`, made from an observation."""
+        return observation
+
+    @abstractmethod
+    def infer(self, inputs: Any, prefix: Floats | None = None) -> NDArray[np.floating[Any]]:
+        """The action chunk [H, A] in the policy's spec, float32 or float64."""
+
+    def reset(self) -> None:
+        """Forget all earlier observations."""
+
+    def close(self) -> None:
+        """Give back what `load` took."""
+
+    def example(self) -> Observation:
+        """An observation that fits the contract, for warm-up: grey images, zero state."""
+        images = {name: np.full((size.height, size.width, 3), 128, np.uint8)
+                  for name, size in self.contract.cameras.items()}
+        names = self.contract.state_names
+        return Observation(stamp_ns=0, oldest_stamp_ns=0, received_ns=0, images=images,
+                           state=np.zeros(len(names)), state_names=names, instruction='warm up')

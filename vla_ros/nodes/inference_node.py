@@ -1,0 +1,224 @@
+"""inference_node: observations in, action chunks out; the engine runs on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticStatus
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import String
+from trajectory_msgs.msg import JointTrajectory
+
+from vla_ros.core.inference_loop import InferenceLoop
+from vla_ros.core.types import Frame
+from vla_ros.engines.executor import AsyncExecutor, Outcome, warm_up
+from vla_ros.engines.registry import make_engine
+from vla_ros.profiles.binding import bind
+from vla_ros.profiles.engine import load_engine
+from vla_ros.profiles.loops import inference_loop
+from vla_ros.profiles.policy import load_policy
+from vla_ros.profiles.robot import load_robot
+from vla_ros.ros.cdr import read_image
+from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, latency_values
+from vla_ros.ros.image_codec import to_rgb
+from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
+from vla_ros.ros.messages import plan_to_message, state_from_message, status_to_message, to_ns
+from vla_ros.ros.parameters import Parameter, ParameterTable
+from vla_ros.ros.qos import IMAGE, LATCHED, PLAN, STATE, STATUS, subscribe_twice, subscription_events
+from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
+
+PARAMETERS = ParameterTable([
+    Parameter('robot', 'widowx_bridge', 'robot profile: a shipped name or a path'),
+    Parameter('policy', 'knn_bridge', 'policy profile: a shipped name or a path'),
+    Parameter('model', '', 'checkpoint that replaces the one of the policy profile'),
+    Parameter('engine', 'cpu', 'engine profile: a shipped name or a path'),
+    Parameter('instruction', '', 'instruction at start; the topic instruction replaces it'),
+    AUTOSTART,
+    PUBLISH_LATENCY,
+])
+STATUS_S = 0.1
+JOIN_S = 0.5  # what an inference in progress gets at the end; a hanging one is left behind
+
+
+class InferenceNode(LifecycleNode):
+    """Wiring of the inference loop; see `core.inference_loop` for what it does."""
+
+    PARAMETERS = PARAMETERS
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__('inference_node', debug)
+        self._engine = None
+        self._executor_thread: AsyncExecutor | None = None
+        self._handles: list[tuple[Any, Any]] = []
+
+    # --- hooks of the lifecycle ----------------------------------------------------------------
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        robot = load_robot(parameters['robot'])
+        policy = load_policy(parameters['policy'], parameters['model'])
+        profile = load_engine(parameters['engine'])
+        self._frame_id = robot.frame_id
+        self._engine = make_engine(policy, profile)
+        binding = bind(self._engine.contract, robot)
+        if profile.affinity:
+            os.sched_setaffinity(0, profile.affinity)
+        self._loop: InferenceLoop = inference_loop(robot, policy, binding)
+        self._names = binding.planned.names
+        self._engine.load()
+        refusal = self._loop.on_warm_up(warm_up(self._engine, profile.warm_up, self._now_ns))
+        if refusal:
+            raise ValueError(f'{refusal}; use a faster engine or a policy with a longer horizon')
+        self._diagnostics = Diagnostics(self, robot.name)
+        self._told: tuple[str, str] | None = None
+        self._stages = stage_publisher(self, parameters)
+        self._connect(tuple(self._engine.contract.cameras))
+        self._loop.on_instruction(parameters['instruction'], self._now_ns())
+
+    def activate(self) -> None:
+        self._executor_thread = AsyncExecutor(self._engine, self._now_ns, self._outcome.trigger)
+
+    def deactivate(self) -> None:
+        if self._executor_thread is not None and not self._executor_thread.stop(JOIN_S):
+            self.get_logger().warning('the engine has not answered; it is left behind')
+            self._engine = None
+        self._executor_thread = None
+        self._loop.on_reset(self._now_ns())
+
+    def clean_up(self) -> None:
+        for destroy, handle in self._handles:
+            destroy(handle)
+        self._handles = []
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    # --- wiring --------------------------------------------------------------------------------
+
+    def _connect(self, cameras: tuple[str, ...]) -> None:
+        self._plans = self.create_publisher(JointTrajectory, 'action_chunk', PLAN)
+        self._statuses = self.create_publisher(DiagnosticStatus, 'inference_status', STATUS)
+        self._handles += [(self.destroy_publisher, p) for p in (self._plans, self._statuses)]
+        subscriptions = subscribe_twice(self, String, 'instruction', self._on_instruction)
+        subscriptions.append(self.create_subscription(
+            JointState, 'joint_states', self._on_state, STATE,
+            event_callbacks=subscription_events(self, 'joint_states')))
+        subscriptions.append(self.create_subscription(
+            Time, 'reset_stamp', self._on_reset, LATCHED))
+        for camera in cameras:
+            topic = f'observation/{camera}/image'
+            subscriptions.append(self.create_subscription(
+                Image, topic, partial(self._on_image, camera), IMAGE, raw=True,
+                event_callbacks=subscription_events(self, topic)))
+        self._handles += [(self.destroy_subscription, one) for one in subscriptions]
+        timer = self.create_timer(STATUS_S, self._report)
+        self._outcome = self.create_guard_condition(self._on_outcome)
+        self._handles += [(self.destroy_timer, timer),
+                          (self.destroy_guard_condition, self._outcome)]
+
+    def _now_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    def _on_image(self, camera: str, message: bytes) -> None:
+        now_ns = self._now_ns()
+        try:
+            image = read_image(message)
+            frame = Frame(camera, image.stamp_ns, now_ns, to_rgb(image))
+        except ValueError as error:
+            self.get_logger().error(f'observation/{camera}/image: {error}',
+                                    throttle_duration_sec=1.0)
+            return
+        dropped = self._loop.on_frame(frame, now_ns)
+        if dropped:
+            self.get_logger().warning(dropped, throttle_duration_sec=1.0)
+        self._infer()
+
+    def _on_state(self, message: JointState) -> None:
+        dropped = self._loop.on_state(state_from_message(message, self._now_ns()))
+        if dropped:
+            self.get_logger().warning(dropped, throttle_duration_sec=1.0)
+
+    def _on_instruction(self, message: String) -> None:
+        self._loop.on_instruction(message.data, self._now_ns())
+        self._infer()
+        self._report()
+
+    def _on_reset(self, message: Time) -> None:
+        self._loop.on_reset(to_ns(message))
+        self._report()
+
+    # --- inference -----------------------------------------------------------------------------
+
+    def _infer(self) -> None:
+        """Start an inference if it is time for one."""
+        if self._executor_thread is None:
+            return
+        request = self._loop.poll(self._now_ns())
+        if request is not None:
+            self._executor_thread.submit(request)
+
+    def _on_outcome(self) -> None:
+        while self._executor_thread is not None:
+            outcome = self._executor_thread.take()
+            if outcome is None:
+                break
+            self._conclude(outcome)
+        self._infer()
+
+    def _conclude(self, outcome: Outcome) -> None:
+        now_ns, request = self._now_ns(), outcome.request
+        if outcome.actions is None:
+            self.get_logger().error(outcome.traceback)
+            self._loop.on_failure(request, outcome.failure)
+        else:
+            actions = np.asarray(outcome.actions)
+            plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
+            if plan is not None:
+                self._plans.publish(plan_to_message(plan, self._names, self._frame_id))
+                if self._stages is not None:
+                    observation = request.observation
+                    self._stages.publish(
+                        plan.stamp_ns, image_received=observation.received_ns,
+                        started=request.started_ns, preprocessed=outcome.timing.preprocessed_ns,
+                        inferred=outcome.timing.inferred_ns, merged=now_ns,
+                        plan_published=self._now_ns())
+        if self._loop.executor.failure:
+            self._report()
+
+    def _report(self) -> None:
+        """Tell the control side how inference fares; threshold and rate triggers look again."""
+        self._infer()
+        now_ns = self._now_ns()
+        status = self._loop.status(now_ns)
+        self._statuses.publish(status_to_message(status, self.get_fully_qualified_name()))
+        if status.reaction == 'fault' and (status.cause, status.reaction) != self._told:
+            self.get_logger().error(f'{status.cause}; reset clears it')
+        self._told = (status.cause, status.reaction)
+        level = ERROR if status.reaction == 'fault' else WARN if status.cause else OK
+        if self._diagnostics.due(level, level.hex(), now_ns):
+            self._diagnostics.publish(level, status.cause or 'inferring', self._values(), now_ns)
+
+    def _values(self) -> dict[str, object]:
+        loop = self._loop
+        counts = loop.counts + loop.executor.counts + loop.assembler.counts
+        values: dict[str, object] = {
+            'instruction': loop.assembler.instruction, 'rate': loop.rate, **counts}
+        if loop.seam is not None:
+            values |= {f'seam {name}': f'offered {offered:.4g}, left {left:.4g}'
+                       for name, offered, left in zip(  # noqa: B905 (3.10)
+                           self._names, loop.seam.offered, loop.seam.left)}
+        return values | latency_values(loop.latency.summaries())
+
+
+def main() -> None:
+    """Entry point of the executable."""
+    sys.exit(run(lambda debug: InferenceNode(debug)))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,53 @@
+"""What a node tells `/diagnostics`: once a second, and at once when its level changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.node import Node
+
+from vla_ros.core.latency import LatencySummary
+from vla_ros.core.types import NS_PER_S
+from vla_ros.ros.messages import to_time
+
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+class Diagnostics:
+    """Publishes one status of a node; `hardware_id` is the robot's name."""
+
+    def __init__(self, node: Node, hardware_id: str) -> None:
+        self._node = node
+        self._hardware_id = hardware_id
+        self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
+        self._last: tuple[bytes, str] | None = None
+        self._sent_ns = 0
+
+    def due(self, level: bytes, message: str, now_ns: int) -> bool:
+        """Whether to publish now: a second has passed, or level or message changed."""
+        waited_ns = now_ns - self._sent_ns
+        return (level, message) != self._last or not 0 <= waited_ns < NS_PER_S
+
+    def publish(self, level: bytes, message: str, values: Mapping[str, object],
+                now_ns: int) -> None:
+        """Publish level, message and values."""
+        self._last, self._sent_ns = (level, message), now_ns
+        status = DiagnosticStatus(
+            level=level, name=self._node.get_fully_qualified_name(), message=message,
+            hardware_id=self._hardware_id,
+            values=[KeyValue(key=key, value=_text(value)) for key, value in values.items()])
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = to_time(now_ns)
+        self._publisher.publish(array)
+
+
+def latency_values(summaries: Mapping[str, LatencySummary]) -> dict[str, str]:
+    """Percentiles of each stage in milliseconds, as key and value."""
+    return {f'latency {stage} [ms]': f'p50 {s.p50 * 1e3:.2f}, p95 {s.p95 * 1e3:.2f}, '
+                                     f'p99 {s.p99 * 1e3:.2f}, max {s.max * 1e3:.2f}'
+            for stage, s in summaries.items() if s.count}
+
+
+def _text(value: object) -> str:
+    return f'{value:.4g}' if isinstance(value, float) else str(value)

@@ -1,0 +1,193 @@
+"""Base of the lifecycle nodes, and the one way in which all of them run and end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import rclpy
+from rclpy.executors import Executor, SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode as RclpyLifecycleNode
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
+from rclpy.signals import SignalHandlerOptions
+
+from vla_ros.ros.parameters import Parameter, ParameterTable
+
+AUTOSTART = Parameter(
+    'autostart', True, 'configure and activate by itself; false where a lifecycle manager does it')
+SPIN_S = 0.1
+EXIT_S = 1.8  # whatever still moves after this is left to the robot's own limits
+
+
+class Interrupt:
+    """Whether SIGINT or SIGTERM came."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def listen(self) -> None:
+        """Take the signals from now on; only the main thread may call."""
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+
+
+class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no types here
+    """A lifecycle node whose subclasses fill four hooks.
+
+    A hook that raises ValueError, OSError or ImportError makes its transition fail with that one
+    line in the log; anything else is logged with its traceback.
+    """
+
+    PARAMETERS: ParameterTable
+
+    def __init__(self, name: str, debug: bool = False, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.debug = debug
+        self._interrupt = Interrupt()
+        self.failure = ''
+        self.PARAMETERS.declare(self)
+
+    # --- hooks ---------------------------------------------------------------------------------
+
+    def configure(self, parameters: Mapping[str, Any]) -> None:
+        """Read profiles, make publishers and subscriptions, load what takes long."""
+
+    def activate(self) -> None:
+        """Start to work."""
+
+    def deactivate(self) -> None:
+        """Stop to work; motion has come to rest when this returns."""
+
+    def clean_up(self) -> None:
+        """Give back what `configure` made."""
+
+    def make_executor(self) -> Executor:
+        """The executor of the main loop."""
+        return SingleThreadedExecutor()
+
+    def spin_once(self, executor: Executor) -> None:
+        """One turn of the main loop."""
+        executor.spin_once(timeout_sec=SPIN_S)
+
+    # --- transitions ---------------------------------------------------------------------------
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = self._try(lambda: self.configure(self.PARAMETERS.snapshot(self)))
+        if done is not TransitionCallbackReturn.SUCCESS:
+            self._try(self.clean_up)
+        return done
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = self._try(self.activate)
+        if done is TransitionCallbackReturn.SUCCESS:
+            return super().on_activate(state)
+        return done
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        done = self._try(self.deactivate)
+        super().on_deactivate(state)
+        return done
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._try(self.clean_up)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if state.label == 'active':
+            self._try(self.deactivate)
+        if state.label != 'unconfigured':
+            self._try(self.clean_up)
+        return TransitionCallbackReturn.SUCCESS
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether SIGINT or SIGTERM came."""
+        return self._interrupt.came
+
+    def heed(self, interrupt: Interrupt) -> None:
+        """End when this comes."""
+        self._interrupt = interrupt
+
+    @property
+    def lifecycle_state(self) -> str:
+        """Label of the present state: unconfigured, inactive, active or finalized."""
+        return str(self._state_machine.current_state[1])
+
+    def start(self) -> None:
+        """Configure and activate. Raises ValueError with the line that explains a failure."""
+        for transition in (self.trigger_configure, self.trigger_activate):
+            if transition() is not TransitionCallbackReturn.SUCCESS:
+                raise ValueError(self.failure)
+
+    def _try(self, hook: Callable[[], None]) -> TransitionCallbackReturn:
+        """Run a hook. Exceptions must not leave a transition: Humble's rclpy swallows them."""
+        try:
+            hook()
+        except (ValueError, OSError, ImportError) as error:
+            self.failure = ' '.join(str(error).split())
+            self.get_logger().error(traceback.format_exc() if self.debug else self.failure)
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            self.failure = f'{type(error).__name__}: {error}'
+            self.get_logger().error(traceback.format_exc())
+            return TransitionCallbackReturn.FAILURE
+        return TransitionCallbackReturn.SUCCESS
+
+
+def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None) -> int:
+    """Run a node until SIGINT, SIGTERM or shutdown; returns the exit status.
+
+    `make` gets the value of `--debug`. Bad input ends in one line on stderr and status 1.
+    """
+    arguments = list(sys.argv if argv is None else argv)
+    debug = '--debug' in arguments
+    if debug:
+        arguments.remove('--debug')
+    if 'HOME' not in os.environ:  # rclpy must write its log somewhere
+        os.environ.setdefault('ROS_LOG_DIR', '/tmp/ros_log')
+    node: LifecycleNode | None = None
+    executor: Executor | None = None
+    interrupt = Interrupt()
+    interrupt.listen()
+    try:
+        rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
+        node = make(debug)
+        node.heed(interrupt)
+        executor = node.make_executor()
+        executor.add_node(node)
+        if node.get_parameter(AUTOSTART.name).value:
+            node.start()
+        while not node.interrupted and node.lifecycle_state != 'finalized':
+            node.spin_once(executor)
+        return 0
+    except (ValueError, OSError, ImportError) as error:
+        if debug:
+            raise
+        print(f'{arguments[0].rsplit("/", 1)[-1]}: {" ".join(str(error).split())}', file=sys.stderr)
+        return 1
+    finally:
+        _end(node, executor)
+
+
+def _end(node: LifecycleNode | None, executor: Executor | None) -> None:
+    """Bring the node to its end in order; nothing here may keep the process alive."""
+    deadline = time.monotonic() + EXIT_S
+    if node is not None:
+        try:
+            if node.lifecycle_state != 'finalized':
+                node.trigger_shutdown()
+        except Exception:
+            traceback.print_exc()
+    if executor is not None and time.monotonic() < deadline:
+        executor.shutdown(timeout_sec=0.1)
+    if node is not None:
+        node.destroy_node()
+    rclpy.try_shutdown()

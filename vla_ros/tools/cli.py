@@ -1,0 +1,57 @@
+"""`vla-ros`: everything that is not a node, one subcommand each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+COMMANDS = ('up', 'play', 'build_knn')
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point: bad input gives one line on stderr and status 1, a traceback with --debug."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = '--debug' in words
+    if debug:
+        words.remove('--debug')
+    _prepare(os.environ)
+    try:
+        args = _parser().parse_args(words)
+        status = args.run(args)
+        return int(status)
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, OSError, ImportError) as error:
+        if debug:
+            raise
+        print(f'vla-ros: {" ".join(str(error).split())}', file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog='vla-ros', description='Vision-Language-Action policies on ROS 2.',
+        epilog='--debug anywhere shows the traceback of an error.')
+    subparsers: Any = parser.add_subparsers(required=True, metavar='command')
+    for name in COMMANDS:
+        import_module(f'vla_ros.tools.{name}').add_parser(subparsers)
+    return parser
+
+
+def _prepare(environment: Any) -> None:
+    """What rclpy needs in a venv that nobody has sourced."""
+    if sys.prefix != sys.base_prefix:
+        prefixes = environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
+        if sys.prefix not in prefixes:
+            environment['AMENT_PREFIX_PATH'] = os.pathsep.join(
+                [sys.prefix, *filter(None, prefixes)])
+    if not environment.get('HOME'):
+        environment.setdefault('ROS_LOG_DIR', '/tmp/ros_log')
+
+
+if __name__ == '__main__':
+    sys.exit(main())
