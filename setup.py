@@ -14,7 +14,7 @@ EXECUTABLES = {
     'camera_node': 'vla_ros.nodes.camera_node:main',
     'inference_node': 'vla_ros.nodes.inference_node:main',
     'action_publisher': 'vla_ros.nodes.action_publisher:main',
-    'bag_player': 'vla_ros.nodes.bag_player:main',
+    'bag_player': 'vla_ros.tools.play:main',
 }
 TOOLS = ['rosbags', 'rich', 'matplotlib', 'psutil']
 TEST = ['pytest', 'pytest-timeout', 'hypothesis']

@@ -16,9 +16,9 @@ from vla_ros.core.action_spec import ActionSpec, Dimension, Group, Kind
 from vla_ros.core.anchoring import Anchoring
 from vla_ros.core.gripper import GripperMap
 from vla_ros.core.limits import Limiter
-from vla_ros.core.types import NS_PER_S
+from vla_ros.core.types import NS_PER_S, ImageSize
 from vla_ros.profiles.binding import Binding, bind
-from vla_ros.profiles.policy import CameraSize, PolicyProfile, load_policy
+from vla_ros.profiles.policy import PolicyProfile, load_policy
 from vla_ros.profiles.robot import RobotProfile, load_robot
 from vla_ros.profiles.sink import Interface, SinkProfile, SinkType
 
@@ -226,12 +226,10 @@ def test_misfit_gives_one_line_with_the_file_to_mend(tmp_path, robot, policy, me
     assert refusal(*loaded(tmp_path, robot, policy)) == f'{tmp_path / mend}.yaml: {message}'
 
 
-def test_limits_of_a_quaternion_are_refused(tmp_path):
-    texts = (QUATERNION_ROBOT, QUATERNION_POLICY)
-    edit = ("qy: {unit: '1'}", "qy: {unit: '1', velocity: 1.0}")
-    assert refusal(*loaded(tmp_path, [edit], texts=texts)) == (
-        f'{tmp_path / "robot.yaml"}: dimensions.qy.velocity: 1.0: no limits: those of a '
-        f'quaternion are not supported')
+def test_quaternion_is_refused_since_it_cannot_be_limited(tmp_path):
+    assert refusal(*loaded(tmp_path, texts=(QUATERNION_ROBOT, QUATERNION_POLICY))) == (
+        f'{tmp_path / "policy.yaml"}: action: \'qx, qy, qz, qw\': rotation vector or euler '
+        f'is needed: a quaternion cannot be limited yet')
 
 
 @pytest.mark.parametrize(('policy', 'robot'), [('scripted_so101', 'widowx_bridge'),
@@ -310,13 +308,6 @@ def test_velocity_dimension_needs_no_measured_state_but_its_position_limits_are_
                                  'is named for it')
 
 
-def test_quaternion_is_bound_without_limits_and_says_so(tmp_path):
-    binding = bind(*loaded(tmp_path, texts=(QUATERNION_ROBOT, QUATERNION_POLICY)))
-    assert np.isinf(binding.limits.velocity).all()
-    assert binding.notes == (
-        'qx, qy, qz, qw: a quaternion has no limits of velocity or acceleration',)
-
-
 @dataclass(frozen=True)
 class Contract:
     """What an engine's contract offers to a binding, without a file."""
@@ -324,7 +315,7 @@ class Contract:
     family: str
     horizon: int
     period_ns: int
-    cameras: dict[str, CameraSize]
+    cameras: dict[str, ImageSize]
     state_names: tuple[str, ...]
     action: ActionSpec
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, SetEnvironmentVariable
-from launch.actions import Shutdown
+from launch.actions import (
+    DeclareLaunchArgument,
+    LogInfo,
+    OpaqueFunction,
+    SetEnvironmentVariable,
+    Shutdown,
+)
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode, Node
 
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from vla_ros.bringup.graph import Argument, Graph, Process
 from vla_ros.ros.transport import transport_additions
 

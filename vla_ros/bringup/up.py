@@ -26,7 +26,8 @@ POLL_S = 0.1
 EXIT_S = 4.0  # what a process gets after SIGINT before it is killed
 
 
-def command(process: Process, parameters_file: Path | None, remaps: Sequence[str] = ()) -> list[str]:
+def command(process: Process, parameters_file: Path | None,
+            remaps: Sequence[str] = ()) -> list[str]:
     """The command line of a process; `remaps` are further `from:=to` rules for all of them."""
     line = [sys.executable, '-m', MODULES[process.executable], *process.arguments, '--ros-args',
             '-r', f'__node:={process.name}']

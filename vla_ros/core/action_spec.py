@@ -111,11 +111,12 @@ class ActionSpec:
         names = tuple(names)
         for name in names:
             if name not in own:
-                raise ValueError(f'dimension {name!r} is not in the action; it has {", ".join(own)}')
+                raise ValueError(f'dimension {name!r} is not in the action; it has '
+                                 f'{", ".join(own)}')
         return _indices(own.index(name) for name in names)
 
     def as_planned(self, absolute: Collection[str]) -> ActionSpec:
-        """The spec of a plan: relative dimensions, and the deltas named in `absolute`, as positions.
+        """The spec of a plan: relative dimensions and the deltas in `absolute` become positions.
 
         Plans carry no offsets from a state that their reader would have to know again.
         """

@@ -28,8 +28,8 @@ class Anchoring:
     def __init__(self, spec: ActionSpec, absolute: Collection[str]) -> None:
         self.spec = spec
         self.planned = spec.as_planned(absolute)
-        anchored = [i for i, (own, planned) in enumerate(
-            zip(spec.dimensions, self.planned.dimensions, strict=True)) if own.kind is not planned.kind]
+        pairs = zip(spec.dimensions, self.planned.dimensions, strict=True)
+        anchored = [i for i, (own, planned) in enumerate(pairs) if own.kind is not planned.kind]
         for i in anchored:
             if not spec.dimensions[i].state:
                 raise ValueError(f'dimension {spec.dimensions[i].name!r}: its deltas must be made '

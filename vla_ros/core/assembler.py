@@ -135,7 +135,8 @@ class Assembler:
             if not frames:
                 return f'{name}: no frame yet'
             if now_ns - frames[-1].received_ns > limit_ns:
-                return (f'{name}: no frame for {(now_ns - frames[-1].received_ns) / NS_PER_S:.2f} s '
+                silent_s = (now_ns - frames[-1].received_ns) / NS_PER_S
+                return (f'{name}: no frame for {silent_s:.2f} s '
                         f'(one is due every {self._cameras[name].period_ns / NS_PER_S:g} s)')
         return ''
 

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vla_ros.core.action_spec import ActionSpec, Kind
 from vla_ros.core.interpolation import Interpolator
@@ -14,6 +15,8 @@ from vla_ros.core.types import ActionChunk, Floats, Plan
 
 # Chunks that a temporal ensemble remembers; a bound, so that memory stays flat.
 ENSEMBLE_CHUNKS = 64
+# Where the old plan ends within this last part of a step, the line to the next one is too steep.
+STEEP = 0.95
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class ChunkBuffer:
     `fade_steps`: policy steps over which `Merge.CROSSFADE` goes from the old plan to the new.
     """
 
-    def __init__(self, spec: ActionSpec, merge: Merge = Merge.CROSSFADE, fade_steps: int = 2) -> None:
+    def __init__(self, spec: ActionSpec, merge: Merge = Merge.CROSSFADE,
+                 fade_steps: int = 2) -> None:
         if fade_steps < 1:
             raise ValueError(f'fade_steps: {fade_steps}: at least 1 step is needed')
         self.spec = spec
@@ -52,6 +56,7 @@ class ChunkBuffer:
         self._interpolator = Interpolator(spec)
         self._mixer = Mixer(spec)
         self._line = np.setdiff1d(spec.of_kind(Kind.POSITION), spec.quaternion())
+        self._flow = spec.of_kind(Kind.VELOCITY, Kind.DELTA)
         self._chunks: deque[Plan] = deque(maxlen=ENSEMBLE_CHUNKS)
         self.plan: Plan | None = None
 
@@ -77,53 +82,63 @@ class ChunkBuffer:
         if first >= len(fresh.values):
             return Merged(None, 'all steps are past')
         old_now = self._interpolator.at(self.plan, now_ns) if self.plan is not None else None
-        times = fresh.start_ns + fresh.period_ns * np.arange(first, len(fresh.values), dtype=np.int64)
+        steps = np.arange(first, len(fresh.values), dtype=np.int64)
+        times = fresh.start_ns + fresh.period_ns * steps
         if self._merge is Merge.TEMPORAL_ENSEMBLE:
             values = self._ensemble(fresh, times)
         else:
-            values = self._spliced(fresh.values[first:], times, old_now, now_ns)
+            values = self._spliced(fresh, first, times, old_now, now_ns)
         self.plan = Plan(chunk.stamp_ns, int(times[0]), chunk.period_ns, values)
         return Merged(self.plan, seam=self._seam(fresh, old_now, now_ns))
 
-    def _spliced(self, new: Floats, times: np.ndarray, old_now: Floats | None, now_ns: int) -> Floats:
+    def _spliced(self, fresh: Plan, first: int, times: NDArray[np.int64],
+                 old_now: Floats | None, now_ns: int) -> Floats:
+        new = fresh.values[first:]
         if self.plan is None or old_now is None:
             return new.copy()
         old, covered = self._interpolator.resample(self.plan, times)
         # The step in progress began in the past, perhaps before the old plan did: there the old
         # plan's value of now stands for it.
-        if times[0] <= now_ns:
+        in_progress = times[0] <= now_ns
+        if in_progress:
             old[0], covered[0] = old_now, True
-        if self._merge is Merge.CROSSFADE:
-            share = self._fade(times, now_ns)
-        else:
+        if self._merge is not Merge.CROSSFADE:
             share = np.full(len(new), FIXED_SHARE[self._merge])
-        mixed = self._mixer.mix(old, new, np.where(covered, share, 1.0))
-        if self._merge is Merge.CROSSFADE and len(mixed) > 1 and times[0] <= now_ns:
-            self._pass_through(mixed, old_now, (now_ns - int(times[0])) / int(times[1] - times[0]))
+            return self._mixer.mix(old, new, np.where(covered, share, 1.0))
+        if len(new) == 1:
+            # No later step could ever bring in what is new: a fade would keep it out for good.
+            return new.copy()
+        span = self._fade_steps * fresh.period_ns
+        knots = np.clip((times - now_ns) / span, 0.0, 1.0)
+        mixed = self._mixer.mix(old, new, np.where(covered, knots, 1.0))
+        # What flows stays constant over a step and counts by the end of it: by its beginning, the
+        # step in progress would stay old for ever where plans are replaced faster than steps end.
+        ends = np.clip((times + fresh.period_ns - now_ns) / span, 0.0, 1.0)
+        flowing = self._mixer.mix(old, new, np.where(covered, ends, 1.0))
+        mixed[:, self._flow] = flowing[:, self._flow]
+        if in_progress:
+            fraction = (now_ns - int(times[0])) / fresh.period_ns
+            self._pass_through(mixed, old_now, fraction, bool(covered[1]))
         return mixed
 
-    def _fade(self, times: np.ndarray, now_ns: int) -> Floats:
-        span = self._fade_steps * self._period(times)
-        return np.asarray(np.clip((times - now_ns) / span, 0.0, 1.0))
+    def _pass_through(self, mixed: Floats, old_now: Floats, fraction: float,
+                      both: bool) -> None:
+        """Move the first knot, which is past, so that the line to the second meets `old_now`.
 
-    def _period(self, times: np.ndarray) -> int:
-        assert self.plan is not None
-        return int(times[1] - times[0]) if len(times) > 1 else self.plan.period_ns
-
-    def _pass_through(self, mixed: Floats, old_now: Floats, fraction: float) -> None:
-        """Move the first knot, which is past, so that the line to the second meets `old_now`."""
-        if fraction > 0.95:  # the line would be steep: begin at the second knot's doorstep instead
+        `both`: the old plan reaches to the second knot, which is then as near as the knot is soon.
+        """
+        if fraction > STEEP and not both:
             mixed[0, self._line] = old_now[self._line]
             return
         away = (old_now[self._line] - mixed[1, self._line]) / (1.0 - fraction)
         mixed[0, self._line] = mixed[1, self._line] + away
 
-    def _ensemble(self, fresh: Plan, times: np.ndarray) -> Floats:
+    def _ensemble(self, fresh: Plan, times: NDArray[np.int64]) -> Floats:
         while self._chunks and self._chunks[0].end_ns <= times[0]:
             self._chunks.popleft()
         self._chunks.append(fresh)
         samples = [self._interpolator.resample(chunk, times) for chunk in self._chunks]
-        return self._mixer.ensemble([values for values, _ in samples], [valid for _, valid in samples])
+        return self._mixer.ensemble([v for v, _ in samples], [valid for _, valid in samples])
 
     def _seam(self, fresh: Plan, old_now: Floats | None, now_ns: int) -> Seam | None:
         assert self.plan is not None
@@ -169,5 +184,3 @@ def pad(actions: Floats, horizon: int, spec: ActionSpec) -> Floats:
     tail = np.repeat(actions[-1:], missing, axis=0)
     tail[:, spec.of_kind(Kind.DELTA, Kind.VELOCITY)] = 0.0
     return np.vstack([actions, tail])
-
-

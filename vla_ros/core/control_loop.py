@@ -245,7 +245,7 @@ class ControlLoop:
     # --- one control period --------------------------------------------------------------------
 
     def tick(self, now_ns: int, elapsed_ns: int) -> Tick:
-        """Advance by one control period. `elapsed_ns`: the time that really passed since the last."""
+        """Advance by one control period. `elapsed_ns`: the time that really passed in it."""
         self._elapsed_ns += elapsed_ns
         violations = self._clock_jump(now_ns, elapsed_ns)
         self._now_ns = now_ns
@@ -521,7 +521,7 @@ class ControlLoop:
         return values
 
     def _rollout(self, now_ns: int) -> Floats:
-        """The limiter's own next positions [n, A]: the plan as it will be limited, or the braking."""
+        """The limiter's own next positions [n, A]: the plan as limited, or the braking."""
         assert self._motion is not None
         motion, rows = self._motion, []
         for k in range(1, self.config.rollout_steps + 1):

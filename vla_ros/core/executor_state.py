@@ -73,7 +73,8 @@ class ExecutorState:
             return None
         self._sequence += 1
         self._last_start_ns = now_ns
-        self.running = Request(self._sequence, self._waiting, self.epoch_ns, now_ns, self._must_reset)
+        self.running = Request(self._sequence, self._waiting, self.epoch_ns, now_ns,
+                               self._must_reset)
         self._waiting, self._must_reset = None, False
         return self.running
 
@@ -87,7 +88,7 @@ class ExecutorState:
         return ''
 
     def fail(self, request: Request, cause: str) -> None:
-        """An inference raised or gave nonsense: latched until reset, unless a reset came between."""
+        """An inference raised or gave nonsense: latched, unless a reset came between."""
         self.running = None
         self.counts['failure'] += 1
         if request.epoch_ns == self.epoch_ns:

@@ -19,7 +19,6 @@ from vla_ros.core.state_history import StateHistory
 from vla_ros.core.types import (
     NS_PER_S,
     ActionChunk,
-    Floats,
     Frame,
     InferenceStatus,
     Plan,
@@ -114,7 +113,8 @@ class InferenceLoop:
             self.buffer.clear()
             self._changed_ns = None
             return
-        self._changed_ns = now_ns if self.buffer.plan is not None else None
+        if self.buffer.plan is not None and self._changed_ns is None:
+            self._changed_ns = now_ns  # a further change does not prolong the grace
         self.assembler.reuse()
         self._assemble(now_ns)
 
@@ -145,7 +145,9 @@ class InferenceLoop:
         """The inference to start now, if any."""
         if not self.assembler.instruction:
             return None
-        return self.executor.poll(now_ns, self.buffer.remaining_ns(now_ns))
+        # A plan for an earlier instruction is no reason to wait.
+        remaining_ns = self.buffer.remaining_ns(now_ns) if self._changed_ns is None else 0
+        return self.executor.poll(now_ns, remaining_ns)
 
     def on_result(self, request: Request, actions: NDArray[np.floating[Any]], timing: Timing,
                   now_ns: int) -> Plan | None:
@@ -205,7 +207,8 @@ class InferenceLoop:
             self.counts['dropped: observation from before the last reset'] += 1
             return
         self._observation_ns = observation.stamp_ns
-        self.executor.offer(observation)
+        if observation.instruction:
+            self.executor.offer(observation)
 
     def _malformed(self, actions: NDArray[np.floating[Any]]) -> str:
         names, horizon = self.config.spec.names, self.config.horizon
@@ -252,10 +255,13 @@ class InferenceLoop:
 
         A plan must cover the time to the next start plus the delay of the next result.
         """
-        if self.config.arrival or len(self._delay) < DELAYS_NEEDED:
+        if self.config.arrival:
             return 1.0
-        busy_ns = max(self._busy.percentile_ns(95), float(self.config.interval_ns))
-        needed_ns = self._delay.percentile_ns(95) + busy_ns
+        known = len(self._delay) >= DELAYS_NEEDED
+        busy_ns = self._busy.percentile_ns(95) if known else self._warm_up_delay_ns
+        needed_ns = self._delay_ns() + max(busy_ns, float(self.config.interval_ns))
+        if needed_ns <= 0.0:
+            return 1.0
         return float(np.clip(self.horizon_ns / needed_ns, SLOWEST_RATE, 1.0))
 
 

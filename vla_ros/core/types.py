@@ -7,12 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 NS_PER_S = 1_000_000_000
+
+
+class Start(str, Enum):
+    """When step 0 of a chunk begins."""
+
+    STAMP = 'stamp'      # at the stamp of the observation
+    ARRIVAL = 'arrival'  # when the chunk arrives
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """Size of an image in pixels."""
+
+    width: int
+    height: int
 
 
 @dataclass(frozen=True)

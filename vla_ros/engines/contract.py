@@ -5,29 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vla_ros.core.action_spec import ActionSpec
-from vla_ros.core.types import Floats, Observation
-
-
-class Start(str, Enum):
-    """When step 0 of a chunk begins."""
-
-    STAMP = 'stamp'      # at the stamp of the observation
-    ARRIVAL = 'arrival'  # when the chunk arrives
-
-
-@dataclass(frozen=True)
-class ImageSize:
-    """Size of a policy's image in pixels."""
-
-    width: int
-    height: int
+from vla_ros.core.types import Floats, ImageSize, Observation, Start
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,7 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Bring the policy into memory. Raises ValueError or OSError with one line that names the fix."""
+        """Bring the policy into memory. Raises ValueError or OSError: one line with the fix."""
 
     def preprocess(self, observation: Observation) -> Any:
         """The inputs of `infer`, made from an observation."""
@@ -72,10 +56,10 @@ class Engine(ABC):
     def infer(self, inputs: Any, prefix: Floats | None = None) -> NDArray[np.floating[Any]]:
         """The action chunk [H, A] in the policy's spec, float32 or float64."""
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 (most engines remember nothing)
         """Forget all earlier observations."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Give back what `load` took."""
 
     def example(self) -> Observation:

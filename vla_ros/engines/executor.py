@@ -36,7 +36,8 @@ class AsyncExecutor:
     thread is a daemon: an engine that hangs cannot keep the process alive.
     """
 
-    def __init__(self, engine: Engine, clock: Callable[[], int], notify: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], int],
+                 notify: Callable[[], None]) -> None:
         self._engine = engine
         self._clock = clock
         self._notify = notify

@@ -49,8 +49,8 @@ from vla_ros.ros.qos import (
     subscribe_twice,
     subscription_events,
 )
-from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
 from vla_ros.ros.sinks import Sink, make_sinks
+from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
 
 PARAMETERS = ParameterTable([
     Parameter('robot', 'widowx_bridge', 'robot profile: a shipped name or a path'),

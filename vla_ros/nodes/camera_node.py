@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 
 from vla_ros.core.latency import LatencyAccount
-from vla_ros.core.types import NS_PER_S
+from vla_ros.core.types import NS_PER_S, ImageSize
 from vla_ros.profiles.camera import CameraProfile, Source, Transport
-from vla_ros.profiles.policy import CameraSize, load_policy
+from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
 from vla_ros.ros.camera_sources import (
     CameraEnded,
@@ -53,7 +53,7 @@ class Camera:
     `publish` may be called from one thread at a time.
     """
 
-    def __init__(self, node: CameraNode, profile: CameraProfile, size: CameraSize) -> None:
+    def __init__(self, node: CameraNode, profile: CameraProfile, size: ImageSize) -> None:
         self.profile = profile
         self._node = node
         self._size = size

@@ -30,7 +30,15 @@ from vla_ros.ros.image_codec import to_rgb
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import plan_to_message, state_from_message, status_to_message, to_ns
 from vla_ros.ros.parameters import Parameter, ParameterTable
-from vla_ros.ros.qos import IMAGE, LATCHED, PLAN, STATE, STATUS, subscribe_twice, subscription_events
+from vla_ros.ros.qos import (
+    IMAGE,
+    LATCHED,
+    PLAN,
+    STATE,
+    STATUS,
+    subscribe_twice,
+    subscription_events,
+)
 from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
 
 PARAMETERS = ParameterTable([

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vla_ros.engines.contract import ImageSize, PolicyContract, Start
+from vla_ros.engines.contract import PolicyContract
 from vla_ros.profiles.policy import PolicyProfile
 
 
@@ -13,7 +13,6 @@ def contract_of(policy: PolicyProfile, backends: Iterable[str],
     """The contract of a family that takes everything else from the profile."""
     return PolicyContract(
         family=policy.family, horizon=policy.horizon, period_ns=policy.period_ns,
-        start=Start(policy.start),
-        cameras={name: ImageSize(size.width, size.height) for name, size in policy.cameras.items()},
+        start=policy.start, cameras=policy.cameras,
         state_names=policy.state_names, action=policy.action, backends=tuple(backends),
         prefix_support=prefix_support, pad_short_chunks=policy.pad_short_chunks)

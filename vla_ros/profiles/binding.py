@@ -81,6 +81,9 @@ class _Binder:
         own = self._robot.dimensions
         spec = ActionSpec(tuple(replace(d, state=own[d.name].state)
                                 for d in self._policy.action.dimensions))
+        if spec.quaternion().size:
+            self._policy_fails('action', ', '.join(spec.names[i] for i in spec.quaternion()),
+                               'rotation vector or euler is needed: a quaternion cannot be limited yet')
         absolute = self._absolute(spec)
         self._check_anchors(spec, absolute)
         planned = spec.as_planned(absolute)
@@ -226,13 +229,6 @@ class _Binder:
         own, place = self._robot.dimensions[dimension.name], f'dimensions.{dimension.name}'
         if dimension.kind is Kind.GRIPPER:
             return
-        if _is_quaternion(dimension):
-            given = [key for key in ('velocity', 'acceleration', 'jerk')
-                     if getattr(own, key) != inf] + (['position'] if own.position else [])
-            if given:
-                self._robot_fails(f'{place}.{given[0]}', getattr(own, given[0]),
-                                  'no limits: those of a quaternion are not supported')
-            return
         for key in ('velocity', 'acceleration'):
             if getattr(own, key) == inf:
                 per = 's' if key == 'velocity' else 's²'
@@ -271,8 +267,6 @@ class _Binder:
                 and planned.dimensions[spec.names.index(rotation[0].name)].kind is Kind.POSITION):
             states = ', '.join(d.state for d in rotation)
             notes.append(f'{names}: the measured {states} are read as a rotation vector')
-        if spec.quaternion().size:
-            notes.append(f'{names}: a quaternion has no limits of velocity or acceleration')
         unbound = [d.name for d in planned.dimensions if d.kind in _FLOWING
                    and self._robot.dimensions[d.name].position is not None and not d.state]
         notes.extend(f'{name}: its position limits have no effect, since no measured state is '
@@ -291,10 +285,6 @@ class _Binder:
     def _robot_fails(self, key: str, value: object, allowed: str) -> NoReturn:
         shown = 'missing' if value is None else show(value)
         raise ValueError(f'{self._robot.file}: {key}: {shown}: {allowed}')
-
-
-def _is_quaternion(dimension: Dimension) -> bool:
-    return dimension.group is Group.ROTATION and dimension.rotation is Rotation.QUATERNION
 
 
 def _array(values: Iterable[float]) -> Floats:

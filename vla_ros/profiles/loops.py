@@ -7,7 +7,7 @@ from vla_ros.core.chunk_buffer import ChunkBuffer
 from vla_ros.core.control_loop import ControlConfig, ControlLoop
 from vla_ros.core.executor_state import ExecutorState, Trigger
 from vla_ros.core.inference_loop import InferenceConfig, InferenceLoop
-from vla_ros.core.types import NS_PER_S
+from vla_ros.core.types import NS_PER_S, Start
 from vla_ros.core.watchdog import Layer
 from vla_ros.profiles.binding import Binding
 from vla_ros.profiles.policy import PolicyProfile
@@ -43,6 +43,6 @@ def inference_loop(robot: RobotProfile, policy: PolicyProfile, binding: Binding)
         period_ns=policy.period_ns, interval_ns=max(cameras[0].period_ns, rate_period_ns),
         deadline_ns=robot.watchdog[Layer.INFERENCE_DEADLINE].limit_ns,
         instruction_grace_ns=robot.instruction_grace_ns, state_age_ns=robot.state_age_ns,
-        arrival=policy.start == 'arrival', pad_short_chunks=policy.pad_short_chunks)
+        arrival=policy.start is Start.ARRIVAL, pad_short_chunks=policy.pad_short_chunks)
     return InferenceLoop(config, assembler, executor,
                          ChunkBuffer(binding.planned, policy.merge, policy.fade_steps))

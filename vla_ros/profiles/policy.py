@@ -10,6 +10,7 @@ from typing import Any
 from vla_ros.core.action_spec import ActionSpec, Dimension, Group, Kind, Rotation
 from vla_ros.core.executor_state import Trigger
 from vla_ros.core.merging import Merge
+from vla_ros.core.types import ImageSize, Start
 from vla_ros.profiles.locate import locate, resolve
 from vla_ros.profiles.reader import (
     NAME,
@@ -20,7 +21,6 @@ from vla_ros.profiles.reader import (
     read_profile,
 )
 
-STARTS = ('stamp', 'arrival')
 _GROUP_UNITS = {
     Group.TRANSLATION: ('m',),
     Group.ROTATION: ('rad',),
@@ -30,18 +30,10 @@ _GROUP_UNITS = {
 
 
 @dataclass(frozen=True)
-class CameraSize:
-    """Size in pixels of the images that a policy takes."""
-
-    width: int
-    height: int
-
-
-@dataclass(frozen=True)
 class PolicyProfile:
     """What a policy needs and gives, and how its chunks are played.
 
-    `cameras` has the primary camera first. `start` is one of STARTS. `threshold` (fraction of
+    `cameras` has the primary camera first. `threshold` (fraction of
     the horizon that remains) and `trigger_rate` (Hz) count only with their trigger. `options`
     belong to the family.
     """
@@ -52,8 +44,8 @@ class PolicyProfile:
     checkpoint: Path | None
     horizon: int
     period_ns: int
-    start: str
-    cameras: Mapping[str, CameraSize]
+    start: Start
+    cameras: Mapping[str, ImageSize]
     state_names: tuple[str, ...]
     action: ActionSpec
     merge: Merge
@@ -90,7 +82,7 @@ def load_policy(name: str | Path, model: str = '') -> PolicyProfile:
         section.refuse('fade_steps', 'only with merge: crossfade')
     trigger = Trigger(section.text('trigger', 'continuous', choices=[t.value for t in Trigger]))
     threshold, trigger_rate = _trigger(section, trigger)
-    start = 'arrival' if horizon == 1 else 'stamp'
+    start = Start.ARRIVAL if horizon == 1 else Start.STAMP
     policy = PolicyProfile(
         file=file,
         name=section.text('policy', pattern=TOKEN, rule=TOKEN_RULE),
@@ -98,7 +90,7 @@ def load_policy(name: str | Path, model: str = '') -> PolicyProfile:
         checkpoint=checkpoint,
         horizon=horizon,
         period_ns=section.seconds('period', low=0.005, high=10.0),
-        start=section.text('start', start, choices=STARTS),
+        start=Start(section.text('start', start.value, choices=[s.value for s in Start])),
         cameras=_cameras(section),
         state_names=section.texts('state', (), rule='a list of the state entries it takes'),
         action=_action(section),
@@ -123,11 +115,11 @@ def _trigger(section: Section, trigger: Trigger) -> tuple[float, float]:
     return threshold, rate
 
 
-def _cameras(section: Section) -> dict[str, CameraSize]:
+def _cameras(section: Section) -> dict[str, ImageSize]:
     cameras = {}
     rule = 'a mapping of camera names to {width: …, height: …}, the primary camera first'
     for name, inner in section.named_sections('cameras', rule).items():
-        cameras[name] = CameraSize(width=inner.integer('width', low=1, high=8192),
+        cameras[name] = ImageSize(width=inner.integer('width', low=1, high=8192),
                                    height=inner.integer('height', low=1, high=8192))
         inner.done()
     return cameras

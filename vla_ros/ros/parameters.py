@@ -94,14 +94,13 @@ class ParameterTable:
         """The table for the docs."""
         lines = ['| parameter | type | default | description |', '|---|---|---|---|']
         for row in self.rows:
-            default = f'`{str(row.default).lower() if isinstance(row.default, bool) else row.default}`'
+            plain = str(row.default).lower() if isinstance(row.default, bool) else row.default
+            default = f'`{plain}`' if row.default != '' else ''
             about = row.description
             if row.choices:
                 about += f' ({", ".join(f"`{choice}`" for choice in row.choices)})'
             if row.unit:
                 about += f' [{row.unit}]'
-            if row.default == '':
-                default = ''
             lines.append(f'| `{row.name}` | {TYPES[type(row.default)]} | {default} | {about} |')
         return '\n'.join(lines)
 
