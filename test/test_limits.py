@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from core_rig import dimension, limits_of, spec_of
+from core_rig import dimension, limits_of, quaternion_spec, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ def limits(draw: st.DrawFn, size: int = 3, jerk: bool = True) -> Limits:
     column = st.lists
     acceleration = np.array(draw(column(numbers(0.2, 10.0), min_size=size, max_size=size)))
     stop = acceleration * np.array(draw(column(numbers(1.0, 3.0), min_size=size, max_size=size)))
-    velocity = np.array(draw(column(numbers(0.05, 2.0), min_size=size, max_size=size)))
+    velocity = np.array(draw(column(numbers(0.1, 2.0), min_size=size, max_size=size)))
     jerks = np.full(size, INF)
     if jerk and draw(st.booleans()):
         jerks = np.array(draw(column(numbers(30.0, 400.0), min_size=size, max_size=size)))
@@ -132,12 +132,13 @@ def test_a_static_target_is_never_overshot_and_is_reached(
         bounds: Limits, start: list[float], target: list[float]) -> None:
     limiter = Limiter(JOINTS, bounds, PERIOD)
     begin, goal = np.array(start), np.array(target)
-    slowest = float(np.max(np.abs(goal - begin)) / bounds.velocity.min()
-                    + bounds.velocity.max() / bounds.acceleration.min())
-    track = follow(limiter, limiter.at_rest(begin), [(target, int(3 * slowest / PERIOD) + 100)])
-    left = (goal - track.positions) * np.sign(goal - begin)
-    assert left.min() >= -1e-9
-    np.testing.assert_allclose(track.positions[-1], goal, atol=1e-6)
+    motion = limiter.at_rest(begin)
+    for _ in range(3000):
+        motion, _ = limiter.step(motion, goal)
+        assert ((goal - motion.position) * np.sign(goal - begin)).min() >= -1e-9
+        if np.abs(goal - motion.position).max() < 1e-9 and np.abs(motion.velocity).max() < 1e-9:
+            return
+    pytest.fail(f'still {goal - motion.position} away')
 
 
 @given(limits(), starts(reach=2.5), rows())
@@ -245,7 +246,11 @@ def test_velocity_dimensions_ramp_within_the_limits_and_to_exactly_zero(
     speeds = np.vstack([track.motion.velocity, *stop.velocities])
     within(np.diff(speeds, axis=0) / PERIOD, bounds.stop_deceleration)
     np.testing.assert_array_equal(stop.motion.velocity, np.zeros(3))
-    asked = follow(limiter, track.motion, [([0.0] * 3, 2500)]).motion
+    asked = track.motion
+    for _ in range(1000):
+        if asked.at_rest:
+            break
+        asked, _ = limiter.step(asked, np.zeros(3))
     np.testing.assert_array_equal(asked.velocity, np.zeros(3))
 
 
@@ -338,12 +343,8 @@ def test_one_group_is_not_slowed_by_another() -> None:
 
 
 def test_a_quaternion_and_its_negative_are_one_target() -> None:
-    spec = ActionSpec(tuple(
-        replace(d, group=Group.ROTATION) for d in spec_of(*[Kind.POSITION] * 4).dimensions))
-    from core_rig import quaternion_spec
-    spec = quaternion_spec()
     free = Limits(*(np.full(4, v) for v in (-INF, INF, INF, INF, INF, INF)))
-    limiter = Limiter(spec, free, PERIOD)
+    limiter = Limiter(quaternion_spec(), free, PERIOD)
     here = np.array([0.0, 0.0, np.sin(0.1), np.cos(0.1)])
     motion, _ = limiter.step(limiter.at_rest(here), -here)
     np.testing.assert_allclose(motion.position, here, atol=1e-15)

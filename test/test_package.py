@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import functools
 import os
 import re
 import shutil
@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-NODES = {'camera_node', 'inference_node', 'action_publisher', 'bag_player'}
-EXECUTABLES = NODES | {'vla-ros'}
+EXECUTABLES = {'vla-ros', 'camera_node', 'inference_node', 'action_publisher', 'bag_player'}
 PYTHON = f'python{sys.version_info[0]}.{sys.version_info[1]}'
 
 
@@ -106,6 +105,7 @@ def _environment_of(prefix: Path) -> dict[str, str]:
     }
 
 
+@functools.cache
 def _entry_points() -> dict[str, str]:
     """The arguments of setup() that name code, from a run of setup.py itself."""
     program = (
@@ -133,17 +133,15 @@ def test_package_xml_is_valid_format_3() -> None:
 def test_package_xml_names_every_ros_package_that_the_code_imports() -> None:
     catkin_package = pytest.importorskip('catkin_pkg.package', reason='catkin_pkg is missing')
     declared = {d.name for d in catkin_package.parse_package(str(ROOT)).exec_depends}
-    imported = {
-        name.split('.')[0]
-        for file in [*(ROOT / 'vla_ros').rglob('*.py'), *(ROOT / 'launch').rglob('*.py')]
-        for node in ast.walk(ast.parse(file.read_text()))
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ''] if isinstance(node, ast.ImportFrom) and not node.level else []
-        )
-    }
-    ros = {n for n in imported if re.search(r'^(rclpy|launch|cv_bridge|ament_)|_(msgs|srvs|interfaces)$', n)}
+    imported: set[str] = set()
+    for file in [*(ROOT / 'vla_ros').rglob('*.py'), *(ROOT / 'launch').rglob('*.py')]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name.split('.')[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                imported.add((node.module or '').split('.')[0])
+    of_ros = re.compile(r'^(rclpy|launch|cv_bridge|ament_)|_(msgs|srvs|interfaces)$')
+    ros = {name for name in imported if of_ros.search(name)}
     assert 'rclpy' in ros
     assert ros <= declared
 
@@ -162,22 +160,20 @@ def test_entry_point_leads_to_a_function(name: str, target: str) -> None:
     module, function = target.split(':')
     base = ROOT.joinpath(*module.split('.'))
     file = base.with_suffix('.py') if base.with_suffix('.py').exists() else base / '__init__.py'
-    names = {
-        name
-        for node in ast.parse(file.read_text()).body
-        for name in (
-            [node.name]
-            if isinstance(node, ast.FunctionDef)
-            else [a.asname or a.name for a in node.names] if isinstance(node, ast.ImportFrom) else []
-        )
-    }
+    names: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(alias.asname or alias.name for alias in node.names)
     assert function in names
 
 
 def test_neither_ros_nor_torch_is_asked_of_pip() -> None:
-    text = (ROOT / 'setup.py').read_text()
-    required = ast.literal_eval(re.search(r'install_requires=(\[.*?\])', text)[1])  # type: ignore[index]
-    assert {re.split(r'\W', line)[0] for line in required} == {'numpy', 'PyYAML'}
+    required = re.search(r'install_requires=(\[.*?\])', (ROOT / 'setup.py').read_text())
+    assert required
+    names = {re.split(r'\W', line)[0] for line in ast.literal_eval(required[1])}
+    assert names == {'numpy', 'PyYAML'}
 
 
 # -- what is installed
@@ -212,10 +208,11 @@ def test_command_runs_from_there(prefix: Path) -> None:
     assert 'usage' in _run(command, prefix, **_environment_of(prefix)).stdout.lower()
 
 
-@pytest.mark.parametrize('node', sorted(NODES))
-def test_installed_node_imports(prefix: Path, node: str) -> None:
+@pytest.mark.parametrize('executable', sorted(EXECUTABLES))
+def test_what_an_executable_starts_is_installed_with_it(prefix: Path, executable: str) -> None:
     pytest.importorskip('rclpy', reason='no ROS 2 here')
-    program = f'import vla_ros.nodes.{node} as node; assert callable(node.main); print(node.__file__)'
+    module, function = _entry_points()[executable].split(':')
+    program = f'import {module} as m; assert callable(m.{function}); print(m.__file__)'
     found = _run([sys.executable, '-c', program], prefix, **_environment_of(prefix)).stdout
     assert Path(found.strip()).is_relative_to(prefix.parents[1])
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from vla_ros.core.state_history import StateHistory, clock_mismatch
+from vla_ros.core.state_history import StateHistory, clock_mismatch, dropped_as
 from vla_ros.core.types import NS_PER_S, Frame, Observation, StateSample
 
 KEPT_FRAMES = 8
@@ -53,35 +53,27 @@ class Assembler:
         self._age_limit_ns = age_limit_ns
         self._on_violation = on_violation
         self._used_ns: int | None = None
+        self._refused: dict[str, tuple[int, str]] = {}  # when and why, by camera
+        self._state_refused = ''
         self.instruction = ''
         self.problem = ''
         self.counts: Counter[str] = Counter()
 
     def on_frame(self, frame: Frame) -> str:
         """Take a frame; returns why it was dropped, or ''."""
-        camera = self._cameras.get(frame.camera)
-        if camera is None:
-            return self._drop(f'{frame.camera}: not a camera of this policy')
-        height, width = frame.pixels.shape[:2]
-        if (width, height) != (camera.width, camera.height):
-            return self._drop(f'{frame.camera}: image is {width}x{height}, the policy takes '
-                              f'{camera.width}x{camera.height}')
-        mismatch = clock_mismatch(frame.stamp_ns, frame.received_ns)
-        if mismatch:
-            return self._drop(f'{frame.camera}: {mismatch}')
-        frames = self._frames[frame.camera]
-        if frames and frame.stamp_ns == frames[-1].stamp_ns:
-            return self._drop(f'{frame.camera}: stamp repeated')
-        if frames and frame.stamp_ns < frames[-1].stamp_ns:
-            return self._drop(f'{frame.camera}: stamp goes back')
-        frames.append(frame)
+        reason = self._refusal(frame)
+        if reason:
+            self._refused[frame.camera] = frame.received_ns, reason
+            return self._drop(reason)
+        self._frames[frame.camera].append(frame)
         return ''
 
     def on_state(self, sample: StateSample) -> str:
         """Take a measurement; returns why some of it was dropped, or ''."""
         reason = self._history.add(sample)
         if reason:
-            self.counts[reason] += 1
+            self.counts[dropped_as(reason)] += 1
+        self._state_refused = reason.partition(': ')[2]
         return reason
 
     def reuse(self) -> None:
@@ -93,6 +85,7 @@ class Assembler:
         for frames in self._frames.values():
             frames.clear()
         self._history.clear()
+        self._refused.clear()
         self._used_ns = None
 
     def assemble(self, now_ns: int) -> Observation | None:
@@ -110,7 +103,8 @@ class Assembler:
             return None
         state = self._history.at(
             primary.stamp_ns, anyway=self._on_violation is OnViolation.DEGRADE)
-        if state.problem and not self._tolerated(f'joint state: {state.problem}',
+        because = f' ({self._state_refused})' if self._state_refused else ''
+        if state.problem and not self._tolerated(f'joint state: {state.problem}{because}',
                                                  'joint state', degraded, state.complete):
             return None
         oldest_ns = min(state.oldest_ns, *(frame.stamp_ns for frame in members.values()))
@@ -129,15 +123,37 @@ class Assembler:
             instruction=self.instruction, degraded=tuple(degraded))
 
     def interrupted(self, now_ns: int) -> str:
-        """The first camera that has been silent for too long, or ''."""
+        """The first camera without a usable frame for too long, and why none came; or ''."""
         for name, frames in self._frames.items():
             limit_ns = int(MISSED_PERIODS * self._cameras[name].period_ns)
+            if frames and now_ns - frames[-1].received_ns <= limit_ns:
+                continue
+            refused_ns, reason = self._refused.get(name, (0, ''))
+            if reason and now_ns - refused_ns <= limit_ns:
+                return reason
             if not frames:
                 return f'{name}: no frame yet'
-            if now_ns - frames[-1].received_ns > limit_ns:
-                silent_s = (now_ns - frames[-1].received_ns) / NS_PER_S
-                return (f'{name}: no frame for {silent_s:.2f} s '
-                        f'(one is due every {self._cameras[name].period_ns / NS_PER_S:g} s)')
+            silent_s = (now_ns - frames[-1].received_ns) / NS_PER_S
+            return (f'{name}: no frame for {silent_s:.2f} s '
+                    f'(one is due every {self._cameras[name].period_ns / NS_PER_S:.3g} s)')
+        return ''
+
+    def _refusal(self, frame: Frame) -> str:
+        camera = self._cameras.get(frame.camera)
+        if camera is None:
+            return f'{frame.camera}: not a camera of this policy'
+        height, width = frame.pixels.shape[:2]
+        if (width, height) != (camera.width, camera.height):
+            return (f'{frame.camera}: image is {width}x{height}, the policy takes '
+                    f'{camera.width}x{camera.height}')
+        mismatch = clock_mismatch(frame.stamp_ns, frame.received_ns)
+        if mismatch:
+            return f'{frame.camera}: {mismatch}'
+        frames = self._frames[frame.camera]
+        if frames and frame.stamp_ns == frames[-1].stamp_ns:
+            return f'{frame.camera}: stamp repeated'
+        if frames and frame.stamp_ns < frames[-1].stamp_ns:
+            return f'{frame.camera}: stamp goes back'
         return ''
 
     def _members(self, primary: Frame, degraded: list[str]) -> dict[str, Frame] | None:

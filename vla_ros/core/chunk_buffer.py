@@ -69,8 +69,10 @@ class ChunkBuffer:
         """How long the plan in hand will last, in nanoseconds."""
         return max(0, self.plan.end_ns - now_ns) if self.plan is not None else 0
 
-    def merge(self, chunk: ActionChunk, now_ns: int) -> Merged:
+    def merge(self, chunk: ActionChunk, now_ns: int, fade: bool = False) -> Merged:
         """Splice a chunk of the planned spec into the plan at `now_ns`.
+
+        `fade`: crossfade, whatever the merge policy is, and mix nothing older into later chunks.
 
         The plan begins with the step that is valid now: older steps are left out. The chunk is
         dropped where its observation is older than the plan's or all of its steps are past.
@@ -84,14 +86,18 @@ class ChunkBuffer:
         old_now = self._interpolator.at(self.plan, now_ns) if self.plan is not None else None
         steps = np.arange(first, len(fresh.values), dtype=np.int64)
         times = fresh.start_ns + fresh.period_ns * steps
-        if self._merge is Merge.TEMPORAL_ENSEMBLE:
+        merge = Merge.CROSSFADE if fade else self._merge
+        if merge is Merge.TEMPORAL_ENSEMBLE:
             values = self._ensemble(fresh, times)
         else:
-            values = self._spliced(fresh, first, times, old_now, now_ns)
+            values = self._spliced(merge, fresh, first, times, old_now, now_ns)
         self.plan = Plan(chunk.stamp_ns, int(times[0]), chunk.period_ns, values)
+        if fade and self._merge is Merge.TEMPORAL_ENSEMBLE:
+            self._chunks.clear()
+            self._chunks.append(self.plan)
         return Merged(self.plan, seam=self._seam(fresh, old_now, now_ns))
 
-    def _spliced(self, fresh: Plan, first: int, times: NDArray[np.int64],
+    def _spliced(self, merge: Merge, fresh: Plan, first: int, times: NDArray[np.int64],
                  old_now: Floats | None, now_ns: int) -> Floats:
         new = fresh.values[first:]
         if self.plan is None or old_now is None:
@@ -102,8 +108,8 @@ class ChunkBuffer:
         in_progress = times[0] <= now_ns
         if in_progress:
             old[0], covered[0] = old_now, True
-        if self._merge is not Merge.CROSSFADE:
-            share = np.full(len(new), FIXED_SHARE[self._merge])
+        if merge is not Merge.CROSSFADE:
+            share = np.full(len(new), FIXED_SHARE[merge])
             return self._mixer.mix(old, new, np.where(covered, share, 1.0))
         if len(new) == 1:
             # No later step could ever bring in what is new: a fade would keep it out for good.

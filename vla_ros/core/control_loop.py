@@ -19,7 +19,7 @@ from vla_ros.core.gripper import GripperMap, GripperState
 from vla_ros.core.interpolation import Interpolator
 from vla_ros.core.limits import Clips, Limiter, Limits, Motion
 from vla_ros.core.rotations import same_side
-from vla_ros.core.state_history import StateHistory
+from vla_ros.core.state_history import StateHistory, dropped_as
 from vla_ros.core.types import NS_PER_S, Command, Floats, InferenceStatus, Plan, StateSample
 from vla_ros.core.watchdog import (
     WORDS,
@@ -182,7 +182,7 @@ class ControlLoop:
     def on_state(self, sample: StateSample) -> str:
         """Take a measurement; returns why some of it was dropped, or ''."""
         reason = self._history.add(sample)
-        return self._drop(reason) if reason else ''
+        return self._drop(reason, dropped_as(reason)) if reason else ''
 
     def on_status(self, status: InferenceStatus) -> None:
         """Take a sign of life; what it says counts only if it speaks of this epoch."""
@@ -192,6 +192,8 @@ class ControlLoop:
             allowed = ', '.join(reaction.name.lower() for reaction in Reaction)
             self.fault(f'inference status: reaction {status.reaction!r}; allowed are {allowed}')
             status = replace(status, reaction='none')
+        if status.reaction == 'wait':  # here, too: by the next period it may be taken back
+            self._requests.append(Violation(Reaction.WAIT, status.cause))
         self._status = status
         self._status_at_ns = self._elapsed_ns
 
@@ -417,7 +419,7 @@ class ControlLoop:
         measured, problem = self._measured_at(now_ns)
         for i in self._bounded:
             if not np.isfinite(measured[i]):
-                return f'{self.config.spec.names[i]}: no fresh state: {problem}'
+                return f'no fresh state: {problem}'
         return ''
 
     def _too_far(self, target: Floats, now_ns: int) -> str:
@@ -580,6 +582,6 @@ class ControlLoop:
         if self._latched is None or violation.reaction > self._latched.reaction:
             self._latched = violation
 
-    def _drop(self, reason: str) -> str:
-        self.counts[f'dropped: {reason}'] += 1
+    def _drop(self, reason: str, kind: str = '') -> str:
+        self.counts[f'dropped: {kind or reason}'] += 1
         return reason

@@ -173,7 +173,11 @@ class InferenceLoop:
         start_ns = now_ns if self.config.arrival else observation.stamp_ns
         chunk = ActionChunk(observation.stamp_ns, start_ns, self.config.period_ns,
                             self._anchoring.apply(values, anchor.values))
-        merged = self.buffer.merge(stretch(chunk, self.rate, self._anchoring.planned), now_ns)
+        chunk = stretch(chunk, self.rate, self._anchoring.planned)
+        changed = self._changed_ns is not None
+        if self._grace_over(now_ns):  # the old plan came to rest and is nothing to go on from
+            self.buffer.clear()
+        merged = self.buffer.merge(chunk, now_ns, fade=changed)
         if merged.plan is None:
             self.counts[f'dropped: chunk: {merged.dropped}'] += 1
             return None
@@ -212,7 +216,9 @@ class InferenceLoop:
 
     def _malformed(self, actions: NDArray[np.floating[Any]]) -> str:
         names, horizon = self.config.spec.names, self.config.horizon
-        shape = np.shape(actions)
+        if actions.dtype.kind not in 'fiu':
+            return f'engine gave values of type {actions.dtype}; the policy promises floats'
+        shape = actions.shape
         if len(shape) != 2 or shape[1] != len(names):
             return f'engine gave shape {shape}; the policy promises ({horizon}, {len(names)})'
         short = 0 < shape[0] < horizon and self.config.pad_short_chunks
@@ -229,16 +235,26 @@ class InferenceLoop:
             return self.executor.failure, 'fault'
         if not self.assembler.instruction:
             return 'no instruction', 'wait'
-        waited_ns = now_ns - self._changed_ns if self._changed_ns is not None else 0
-        if waited_ns > self.config.instruction_grace_ns:
+        if self._grace_over(now_ns):
             return 'instruction changed, no action chunk for it yet', 'hold'
         delay_ns = self._delay_ns()
         if not self.config.arrival and delay_ns > self.horizon_ns:
             return self._too_slow(delay_ns), 'hold'
         busy_ns = self.executor.busy_ns(now_ns)
-        if busy_ns > self.config.deadline_ns:
+        if busy_ns > self._patience_ns():
             return f'engine has not answered for {busy_ns / NS_PER_S:.2f} s', 'none'
         return self.assembler.interrupted(now_ns) or self.assembler.problem, 'none'
+
+    def _grace_over(self, now_ns: int) -> bool:
+        """Whether the plan for an earlier instruction has been played for long enough."""
+        return (self._changed_ns is not None
+                and now_ns - self._changed_ns > self.config.instruction_grace_ns)
+
+    def _patience_ns(self) -> float:
+        """How long an inference may take before it is named, well before the plan is exhausted."""
+        known = len(self._busy) >= DELAYS_NEEDED
+        usual_ns = self._busy.percentile_ns(95) if known else self._warm_up_delay_ns
+        return min(self.config.deadline_ns, max(self.horizon_ns / 2, 2.0 * usual_ns))
 
     def _too_slow(self, delay_ns: float) -> str:
         return (f'inference too slow: {delay_ns / NS_PER_S:.2f} s (p95) exceeds the horizon of '

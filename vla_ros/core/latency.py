@@ -37,8 +37,14 @@ class LatencyWindow:
         return len(self._durations)
 
     def percentile_ns(self, percent: float) -> float:
-        """A percentile in nanoseconds; nan where the window is empty."""
-        return float(np.percentile(self._durations, percent)) if self._durations else float('nan')
+        """A percentile in nanoseconds; nan where the window is empty.
+
+        One of the durations, the lower where it lies between two: so one outlier among few does
+        not move the 95th.
+        """
+        if not self._durations:
+            return float('nan')
+        return float(sorted(self._durations)[int(percent / 100.0 * (len(self._durations) - 1))])
 
     def summary(self) -> LatencySummary:
         if not self._durations:

@@ -213,7 +213,7 @@ class Runtime:
         if request.reset:
             self._forget()
         try:
-            actions = self._infer(request.observation)
+            actions = np.asarray(self._infer(request.observation))
         except Exception as error:  # an engine may raise anything
             cause = ' '.join(f'{type(error).__name__}: {error}'.split())
             self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._failed(request, cause))
@@ -229,7 +229,8 @@ class Runtime:
         if not self._alive:
             return
         now_ns = self._now_ns
-        plan = self._inference.on_result(request, actions, Timing(request.started_ns, now_ns), now_ns)
+        timing = Timing(request.started_ns, now_ns)
+        plan = self._inference.on_result(request, actions, timing, now_ns)
         if plan is not None:
             self._give(plan)
             self._control.on_plan(plan, now_ns)

@@ -25,6 +25,11 @@ def clock_mismatch(stamp_ns: int, received_ns: int) -> str:
             'replay with use_sim_time, or re-stamp')
 
 
+def dropped_as(reason: str) -> str:
+    """The name under which a reason is counted: without numbers that are new every time."""
+    return 'joint state: clock mismatch' if 'clock mismatch' in reason else reason.split('; ')[0]
+
+
 @dataclass(frozen=True)
 class StateAt:
     """The state at a time: `values` float64 [S], nan where unknown; `oldest_ns` of what was used.
@@ -111,7 +116,7 @@ class StateHistory:
         return StateAt(values, oldest_ns, received_ns, problem)
 
     def _drop(self, reason: str) -> str:
-        kind = reason.split('; ')[0] if 'clock' not in reason else 'joint state: clock mismatch'
+        kind = dropped_as(reason)
         self.dropped[kind] = self.dropped.get(kind, 0) + 1
         return reason
 

@@ -78,7 +78,7 @@ class AsyncExecutor:
                 self._engine.reset()
             inputs = self._engine.preprocess(request.observation)
             preprocessed_ns = self._clock()
-            actions = self._engine.infer(inputs)
+            actions = np.asarray(self._engine.infer(inputs))
         except Exception as error:  # whatever an engine raises must not end the worker
             timing = Timing(preprocessed_ns, self._clock())
             line = ' '.join(f'{type(error).__name__}: {error}'.split())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,7 @@ from vla_ros.profiles.loops import inference_loop
 from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
 from vla_ros.ros.cdr import read_image
+from vla_ros.ros.cpu_pinning import pin
 from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, latency_values
 from vla_ros.ros.image_codec import to_rgb
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
@@ -63,7 +66,8 @@ class InferenceNode(LifecycleNode):
         super().__init__('inference_node', debug)
         self._engine = None
         self._executor_thread: AsyncExecutor | None = None
-        self._handles: list[tuple[Any, Any]] = []
+        self._cpus = os.sched_getaffinity(0)
+        self._epoch_ns = 0
 
     # --- hooks of the lifecycle ----------------------------------------------------------------
 
@@ -74,34 +78,38 @@ class InferenceNode(LifecycleNode):
         self._frame_id = robot.frame_id
         self._engine = make_engine(policy, profile)
         binding = bind(self._engine.contract, robot)
-        if profile.affinity:
-            os.sched_setaffinity(0, profile.affinity)
+        pin(profile, self._cpus)
         self._loop: InferenceLoop = inference_loop(robot, policy, binding)
         self._names = binding.planned.names
         self._engine.load()
-        refusal = self._loop.on_warm_up(warm_up(self._engine, profile.warm_up, self._now_ns))
+        refusal = self._loop.on_warm_up(warm_up(self._engine, profile.warm_up, time.monotonic_ns))
         if refusal:
             raise ValueError(f'{refusal}; use a faster engine or a policy with a longer horizon')
-        self._diagnostics = Diagnostics(self, robot.name)
+        self._diagnostics = self.keep(Diagnostics(self, robot.name), Diagnostics.close)
         self._told: tuple[str, str] | None = None
         self._stages = stage_publisher(self, parameters)
         self._connect(tuple(self._engine.contract.cameras))
         self._loop.on_instruction(parameters['instruction'], self._now_ns())
 
     def activate(self) -> None:
-        self._executor_thread = AsyncExecutor(self._engine, self._now_ns, self._outcome.trigger)
+        if self._engine is None:
+            raise ValueError('the engine was left behind; clean up and configure again')
+        self._executor_thread = AsyncExecutor(self._engine, self._now_ns, self._notify)
 
     def deactivate(self) -> None:
-        if self._executor_thread is not None and not self._executor_thread.stop(JOIN_S):
+        executor, self._executor_thread = self._executor_thread, None
+        if executor is None:
+            return
+        if not executor.stop(JOIN_S):
             self.get_logger().warning('the engine has not answered; it is left behind')
             self._engine = None
-        self._executor_thread = None
+        # A stamp of its own drops what the engine still gave; the epoch is that of the publisher.
         self._loop.on_reset(self._now_ns())
+        self._conclude_all(executor)
+        self._loop.on_reset(self._epoch_ns)
+        self._report()
 
     def clean_up(self) -> None:
-        for destroy, handle in self._handles:
-            destroy(handle)
-        self._handles = []
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -111,7 +119,8 @@ class InferenceNode(LifecycleNode):
     def _connect(self, cameras: tuple[str, ...]) -> None:
         self._plans = self.create_publisher(JointTrajectory, 'action_chunk', PLAN)
         self._statuses = self.create_publisher(DiagnosticStatus, 'inference_status', STATUS)
-        self._handles += [(self.destroy_publisher, p) for p in (self._plans, self._statuses)]
+        for publisher in (self._plans, self._statuses):
+            self.keep(publisher, self.destroy_publisher)
         subscriptions = subscribe_twice(self, String, 'instruction', self._on_instruction)
         subscriptions.append(self.create_subscription(
             JointState, 'joint_states', self._on_state, STATE,
@@ -123,11 +132,11 @@ class InferenceNode(LifecycleNode):
             subscriptions.append(self.create_subscription(
                 Image, topic, partial(self._on_image, camera), IMAGE, raw=True,
                 event_callbacks=subscription_events(self, topic)))
-        self._handles += [(self.destroy_subscription, one) for one in subscriptions]
-        timer = self.create_timer(STATUS_S, self._report)
-        self._outcome = self.create_guard_condition(self._on_outcome)
-        self._handles += [(self.destroy_timer, timer),
-                          (self.destroy_guard_condition, self._outcome)]
+        for subscription in subscriptions:
+            self.keep(subscription, self.destroy_subscription)
+        self.keep(self.create_timer(STATUS_S, self._report), self.destroy_timer)
+        self._outcome = self.keep(self.create_guard_condition(self._on_outcome),
+                                  self.destroy_guard_condition)
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
@@ -157,7 +166,8 @@ class InferenceNode(LifecycleNode):
         self._report()
 
     def _on_reset(self, message: Time) -> None:
-        self._loop.on_reset(to_ns(message))
+        self._epoch_ns = to_ns(message)
+        self._loop.on_reset(self._epoch_ns)
         self._report()
 
     # --- inference -----------------------------------------------------------------------------
@@ -170,13 +180,19 @@ class InferenceNode(LifecycleNode):
         if request is not None:
             self._executor_thread.submit(request)
 
+    def _notify(self) -> None:
+        """Called on the engine's thread, which may have been left behind."""
+        if self._executor_thread is not None:
+            self._outcome.trigger()
+
     def _on_outcome(self) -> None:
-        while self._executor_thread is not None:
-            outcome = self._executor_thread.take()
-            if outcome is None:
-                break
+        if self._executor_thread is not None:
+            self._conclude_all(self._executor_thread)
+            self._infer()
+
+    def _conclude_all(self, executor: AsyncExecutor) -> None:
+        while (outcome := executor.take()) is not None:
             self._conclude(outcome)
-        self._infer()
 
     def _conclude(self, outcome: Outcome) -> None:
         now_ns, request = self._now_ns(), outcome.request
@@ -203,6 +219,8 @@ class InferenceNode(LifecycleNode):
         self._infer()
         now_ns = self._now_ns()
         status = self._loop.status(now_ns)
+        if self._executor_thread is None:
+            status = replace(status, cause='inference_node is not active', reaction='hold')
         self._statuses.publish(status_to_message(status, self.get_fully_qualified_name()))
         if status.reaction == 'fault' and (status.cause, status.reaction) != self._told:
             self.get_logger().error(f'{status.cause}; reset clears it')

@@ -2,9 +2,51 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from rclpy.node import Node
+
+SETTLE_S = 0.5  # discovery of publishers that are already there
+POLL_S = 0.05
+
+
+class CommandWatch:
+    """Sees to it that one node alone commands. `tolerant`: another one is only warned about."""
+
+    def __init__(self, node: Node, topics: Sequence[str], tolerant: bool) -> None:
+        self._node = node
+        self._topics = topics
+        self._tolerant = tolerant
+
+    def refusal(self) -> str:
+        """Who else publishes on a command topic, as a refusal; '' where nobody does or may."""
+        others = other_publishers(self._node, self._topics)
+        if not others:
+            return ''
+        line = f'second command publisher: {others[0]}; stop it or remap one of the two'
+        if self._tolerant:
+            self._node.get_logger().warning(line, throttle_duration_sec=10.0)
+            return ''
+        return line
+
+    def wait(self, limit_s: float) -> None:
+        """Let an old instance's endpoints expire. Raises ValueError where somebody stays.
+
+        Two that start at once see each other and both refuse: neither drives.
+        """
+        begin = time.monotonic()
+        told = False
+        while True:
+            refusal, waited = self.refusal(), time.monotonic() - begin
+            if not refusal and waited >= SETTLE_S:
+                return
+            if refusal and waited >= max(limit_s, SETTLE_S):
+                raise ValueError(f'{refusal} (waited {waited:.0f} s)')
+            if refusal and not told:
+                self._node.get_logger().warning(f'{refusal}; waiting for it to leave')
+                told = True
+            time.sleep(POLL_S)
 
 
 def other_publishers(node: Node, topics: Sequence[str]) -> list[str]:

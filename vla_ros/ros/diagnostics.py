@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.latency import LatencySummary
 from vla_ros.core.types import NS_PER_S
 from vla_ros.ros.messages import to_time
@@ -23,6 +24,9 @@ class Diagnostics:
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._last: tuple[bytes, str] | None = None
         self._sent_ns = 0
+
+    def close(self) -> None:
+        self._node.destroy_publisher(self._publisher)
 
     def due(self, level: bytes, message: str, now_ns: int) -> bool:
         """Whether to publish now: a second has passed, or level or message changed."""
@@ -47,6 +51,17 @@ def latency_values(summaries: Mapping[str, LatencySummary]) -> dict[str, str]:
     return {f'latency {stage} [ms]': f'p50 {s.p50 * 1e3:.2f}, p95 {s.p95 * 1e3:.2f}, '
                                      f'p99 {s.p99 * 1e3:.2f}, max {s.max * 1e3:.2f}'
             for stage, s in summaries.items() if s.count}
+
+
+def control_values(loop: ControlLoop) -> dict[str, object]:
+    """What the control loop did so far: holds by cause, drops by reason, clips by dimension."""
+    values: dict[str, object] = {'state': loop.state.value, 'cause': loop.cause}
+    values |= {f'hold: {cause}': count for cause, count in loop.holds.items()}
+    values |= loop.counts
+    for limit, counts in loop.clips.items():
+        values |= {f'clips {limit} {name}': int(count)
+                   for name, count in zip(loop.config.spec.names, counts) if count}  # noqa: B905
+    return values
 
 
 def _text(value: object) -> str:

@@ -7,22 +7,32 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import rclpy
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode as RclpyLifecycleNode
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
 
 from vla_ros.ros.parameters import Parameter, ParameterTable
 
 AUTOSTART = Parameter(
     'autostart', True, 'configure and activate by itself; false where a lifecycle manager does it')
+ENDABLE = ('unconfigured', 'inactive', 'active')  # and not in the middle of a transition
 SPIN_S = 0.1
 EXIT_S = 1.8  # whatever still moves after this is left to the robot's own limits
+
+
+Kept = TypeVar('Kept')
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM came while nothing moves yet; no Exception, so that nobody swallows it."""
 
 
 class Interrupt:
@@ -30,14 +40,28 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.came = False
+        self._breaks = False
 
     def listen(self) -> None:
         """Take the signals from now on; only the main thread may call."""
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
 
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Inside, a signal raises Interrupted at once: loading may take longer than ending may."""
+        if self.came:
+            raise Interrupted
+        self._breaks = True
+        try:
+            yield
+        finally:
+            self._breaks = False
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.came = True
+        if self._breaks:
+            raise Interrupted
 
 
 class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no types here
@@ -54,6 +78,7 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         self.debug = debug
         self._interrupt = Interrupt()
         self.failure = ''
+        self._kept: list[Callable[[], object]] = []
         self.PARAMETERS.declare(self)
 
     # --- hooks ---------------------------------------------------------------------------------
@@ -68,7 +93,7 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """Stop to work; motion has come to rest when this returns."""
 
     def clean_up(self) -> None:
-        """Give back what `configure` made."""
+        """Give back what `configure` made and did not `keep`."""
 
     def make_executor(self) -> Executor:
         """The executor of the main loop."""
@@ -78,16 +103,25 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """One turn of the main loop."""
         executor.spin_once(timeout_sec=SPIN_S)
 
+    # --- for the hooks -------------------------------------------------------------------------
+
+    def keep(self, made: Kept, destroy: Callable[[Kept], object]) -> Kept:
+        """What `configure` made, to be destroyed on clean-up."""
+        self._kept.append(lambda: destroy(made))
+        return made
+
     # --- transitions ---------------------------------------------------------------------------
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        done = self._try(lambda: self.configure(self.PARAMETERS.snapshot(self)))
+        with self._interrupt.breaking():
+            done = self._try(lambda: self.configure(self.PARAMETERS.snapshot(self)))
         if done is not TransitionCallbackReturn.SUCCESS:
-            self._try(self.clean_up)
+            self._release()
         return done
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        done = self._try(self.activate)
+        with self._interrupt.breaking():
+            done = self._try(self.activate)
         if done is TransitionCallbackReturn.SUCCESS:
             return super().on_activate(state)
         return done
@@ -98,13 +132,13 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         return done
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        return self._try(self.clean_up)
+        return self._release()
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         if state.label == 'active':
             self._try(self.deactivate)
         if state.label != 'unconfigured':
-            self._try(self.clean_up)
+            self._release()
         return TransitionCallbackReturn.SUCCESS
 
     @property
@@ -127,7 +161,13 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
             if transition() is not TransitionCallbackReturn.SUCCESS:
                 raise ValueError(self.failure)
 
-    def _try(self, hook: Callable[[], None]) -> TransitionCallbackReturn:
+    def _release(self) -> TransitionCallbackReturn:
+        done = self._try(self.clean_up)
+        while self._kept:
+            self._try(self._kept.pop())
+        return done
+
+    def _try(self, hook: Callable[[], object]) -> TransitionCallbackReturn:
         """Run a hook. Exceptions must not leave a transition: Humble's rclpy swallows them."""
         try:
             hook()
@@ -158,15 +198,18 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
     interrupt = Interrupt()
     interrupt.listen()
     try:
-        rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
-        node = make(debug)
-        node.heed(interrupt)
-        executor = node.make_executor()
-        executor.add_node(node)
+        with interrupt.breaking():
+            _initialize(arguments)
+            node = make(debug)
+            node.heed(interrupt)
+            executor = node.make_executor()
+            executor.add_node(node)
         if node.get_parameter(AUTOSTART.name).value:
             node.start()
         while not node.interrupted and node.lifecycle_state != 'finalized':
             node.spin_once(executor)
+        return 0
+    except Interrupted:
         return 0
     except (ValueError, OSError, ImportError) as error:
         if debug:
@@ -177,13 +220,24 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
         _end(node, executor)
 
 
+def _initialize(arguments: list[str]) -> None:
+    """Start ROS. Raises ValueError with one line on arguments that it does not take."""
+    strangers = remove_ros_args(arguments)[1:]
+    if strangers:
+        raise ValueError(f'argument {strangers[0]!r}: a node takes --debug and ROS arguments, such '
+                         'as --ros-args -p robot:=so101')
+    try:
+        rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:  # unknown ROS arguments, a parameter file that cannot be read
+        raise ValueError(f'ROS arguments: {str(error).split(", at ")[0]}') from None
+
+
 def _end(node: LifecycleNode | None, executor: Executor | None) -> None:
     """Bring the node to its end in order; nothing here may keep the process alive."""
     deadline = time.monotonic() + EXIT_S
-    if node is not None:
+    if node is not None and node.lifecycle_state in ENDABLE:
         try:
-            if node.lifecycle_state != 'finalized':
-                node.trigger_shutdown()
+            node.trigger_shutdown()
         except Exception:
             traceback.print_exc()
     if executor is not None and time.monotonic() < deadline:

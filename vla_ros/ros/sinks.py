@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from geometry_msgs.msg import Twist, TwistStamped
@@ -187,19 +187,17 @@ TIMED: dict[SinkType, Callable[..., Sink]] = {
 }
 
 
-def make_sinks(node: Node, robot: RobotProfile, spec: ActionSpec, shadow: bool) -> list[Sink]:
-    """The sinks of a robot; in shadow they publish under `action_publisher/shadow/` only.
+def make_sinks(node: Node, robot: RobotProfile, spec: ActionSpec, shadow: bool) -> Iterator[Sink]:
+    """The sinks of a robot, one by one; in shadow they publish under `action_publisher/shadow/`.
 
     Raises ValueError with one line where control_msgs is needed and missing.
     """
-    sinks: list[Sink] = []
     for profile in robot.sinks:
         topic = SHADOW + profile.topic.lstrip('/~') if shadow else profile.topic
         if profile.type in TIMED:
-            sinks.append(TIMED[profile.type](node, profile, spec, topic, robot.control_period_ns))
+            yield TIMED[profile.type](node, profile, spec, topic, robot.control_period_ns)
         else:
-            sinks.append(PLAIN[profile.type](node, profile, spec, topic))
-    return sinks
+            yield PLAIN[profile.type](node, profile, spec, topic)
 
 
 def _fill(twist: Twist, axes: Sequence[str], numbers: Floats) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from vla_ros.ros.lifecycle import LifecycleNode
 from vla_ros.ros.parameters import Parameter
 from vla_ros.ros.qos import STATUS
 
@@ -23,8 +24,11 @@ class StagePublisher:
     """Publishes times by stage, all in nanoseconds of ROS time."""
 
     def __init__(self, node: Node) -> None:
-        self._name = node.get_name()
+        self._node, self._name = node, node.get_name()
         self._publisher = node.create_publisher(DiagnosticStatus, 'latency', STATUS)
+
+    def close(self) -> None:
+        self._node.destroy_publisher(self._publisher)
 
     def publish(self, stamp_ns: int, **times_ns: int) -> None:
         """Say when which stage of the observation of `stamp_ns` ended."""
@@ -33,6 +37,8 @@ class StagePublisher:
         self._publisher.publish(DiagnosticStatus(name=self._name, values=values))
 
 
-def stage_publisher(node: Node, parameters: Mapping[str, Any]) -> StagePublisher | None:
-    """A stage publisher where the parameter asks for one."""
-    return StagePublisher(node) if parameters[PUBLISH_LATENCY.name] else None
+def stage_publisher(node: LifecycleNode, parameters: Mapping[str, Any]) -> StagePublisher | None:
+    """A stage publisher where the parameter asks for one; the node keeps it until clean-up."""
+    if not parameters[PUBLISH_LATENCY.name]:
+        return None
+    return node.keep(StagePublisher(node), StagePublisher.close)

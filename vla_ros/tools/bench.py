@@ -1,0 +1,63 @@
+"""`vla-ros bench`: figures of this machine. A missed target is printed and fails nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib import import_module
+from typing import Any
+
+CONTROL = """
+Measures the period of the commands of the real action_publisher process, fed with plans: inside,
+and at a subscriber. In the same run, side by side and under the same load: the node that a user
+would write first (an rclpy timer), and the floor of this machine (the same pacing with nothing in
+it). The first two seconds are left out.
+"""
+PIPELINE = """
+Measures the way from a camera's stamp to the first command, stage by stage, through the three real
+nodes, with an engine that answers at once and with one that takes 80 ms. The overhead is all that
+vla_ros adds: everything but the engine, the wait for an engine that is busy with an earlier
+observation, and the wait for the next tick of the control loop. The first two seconds are left
+out.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `bench` to the subcommands of `vla-ros`."""
+    parser = subparsers.add_parser('bench', help='measure the control loop or the image pipeline')
+    benches = parser.add_subparsers(required=True, metavar='bench')
+    control = _bench(benches, 'control', 'the period of the commands, beside an ordinary timer',
+                     CONTROL, 60.0)
+    control.add_argument('--load', choices=('cpu', 'none'), default='none',
+                         help='cpu: one busy process per core beside it (default none)')
+    control.add_argument('--robot', choices=('so101', 'widowx_bridge'), default='so101',
+                         help='default so101')
+    pipeline = _bench(benches, 'pipeline', 'the way from capture to command, stage by stage',
+                      PIPELINE, 30.0)
+    pipeline.add_argument('--size', default='640x480', metavar='WxH',
+                          help='of the camera images; default 640x480')
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print. Raises ValueError with one line where nothing could be measured."""
+    from rich.console import Console
+
+    from vla_ros.tools.measure import plain
+
+    if not args.seconds > 0.0:
+        raise ValueError(f'--seconds: {args.seconds:g}: must be greater than 0')
+    bench = import_module(f'vla_ros.tools.bench_{args.bench}')
+    figures = bench.measure(args)
+    bench.show(figures, Console(stderr=args.json))
+    if args.json:
+        print(json.dumps(plain(figures), indent=2))
+    return 0
+
+
+def _bench(benches: Any, name: str, about: str, description: str,
+           seconds: float) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = benches.add_parser(name, help=about, description=description)
+    parser.add_argument('--seconds', type=float, default=seconds, help=f'default {seconds:g}')
+    parser.add_argument('--json', action='store_true', help='JSON, and nothing else, on stdout')
+    parser.set_defaults(run=run, bench=name)
+    return parser

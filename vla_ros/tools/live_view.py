@@ -1,0 +1,258 @@
+"""What a person sees while the graph runs: a live view on a terminal, lines anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+from rich import box
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from vla_ros.core.action_spec import Dimension, Kind
+from vla_ros.core.types import NS_PER_S
+from vla_ros.tools.record import ACTIVE, FAULT, PUBLISHER, WAITING, Record, Span, cause_name, stops
+from vla_ros.tools.summary import amount
+
+STREAMS = {'image in': 'camera images', 'observation': 'observations',
+           'chunk': 'action chunks', 'command': 'commands'}
+STAGES = {'capture_to_receipt': 'capture → received', 'convert': 'decode, resize',
+          'queue': 'wait for engine', 'preprocess': 'preprocess', 'infer': 'infer',
+          'merge': 'merge', 'tick_wait': 'wait for tick',
+          'first_command': 'capture → command'}
+COLOURS = {ACTIVE: 'green', WAITING: 'bright_black', 'holding': 'yellow', FAULT: 'red'}
+LINE_S = 2.0       # between two plain lines
+HISTORY = 200      # commands in a sparkline: 4 s at 50 Hz
+SPARK_CELLS = 25
+BARS = '▁▂▃▄▅▆▇█'
+WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is being shown: a title, how long it takes, and how long a whole plan is."""
+
+    title: str
+    seconds: float
+    plan_s: float
+
+
+class View(Protocol):
+    """Shows a record. A context manager; `update` is called a few times in a second."""
+
+    def __enter__(self) -> View: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None: ...
+    def update(self, now_ns: int) -> None: ...
+
+
+class LiveView:
+    """Redraws in place. Draws only when told to: no thread of its own."""
+
+    def __init__(self, console: Console, record: Record, run: Run) -> None:
+        self._console, self._record, self._run = console, record, run
+        self._live = Live(console=console, auto_refresh=False, transient=True,
+                          redirect_stderr=False, vertical_overflow='crop')
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._live.stop()
+
+    def update(self, now_ns: int) -> None:
+        self._live.update(frame(self._record, self._run, now_ns, self._console.height),
+                          refresh=True)
+
+
+class PlainView:
+    """A line every two seconds and one whenever the state of the control loop changes."""
+
+    def __init__(self, console: Console, record: Record, run: Run) -> None:
+        self._console, self._record, self._run = console, record, run
+        self._next_ns = 0
+        self._told = 0
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        pass
+
+    def update(self, now_ns: int) -> None:
+        spans = self._record.spans(now_ns)
+        for span in spans[self._told:]:
+            self._print(f'{self._passed(span.begin_ns):5.1f} s  {span.state}'
+                        + (f': {span.cause}' if span.cause else ''))
+        self._told = len(spans)
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + round(LINE_S * NS_PER_S)
+            self._print(self._line(now_ns))
+
+    def _line(self, now_ns: int) -> str:
+        rates = ', '.join(f'{name} {self._record.rate(stream, now_ns):.1f} Hz'
+                          for stream, name in STREAMS.items())
+        first = self._record.latencies().get('first_command')
+        latency = f'; to command p50 {first["p50"]:.1f} p99 {first["p99"]:.1f} ms' if first else ''
+        sentence = f'; "{self._record.sentence}"' if self._record.sentence else ''
+        return f'{self._passed(now_ns):5.1f} s  {rates}{latency}{sentence}'
+
+    def _passed(self, time_ns: int) -> float:
+        began_ns = self._record.began_ns
+        return 0.0 if began_ns is None else max(0.0, (time_ns - began_ns) / NS_PER_S)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def frame(record: Record, run: Run, now_ns: int, height: int) -> RenderableType:
+    """One picture of the live view, at most `height` lines: what does not fit is left out."""
+    spans = record.spans(now_ns)
+    parts: list[tuple[int, RenderableType]] = [
+        (7, _head(record, run, spans, now_ns)),
+        (10, Columns([_rates(record, now_ns), _latencies(record)], padding=(0, 4))),
+        (4 + len(stops(spans, record.spec)), _holds(record, spans)),
+        (record.spec.size + 2, _dimensions(record))]
+    shown, left = [], height - 1
+    for lines, part in parts:
+        left -= lines
+        if left >= 0:
+            shown.append(part)
+    return Group(*shown)
+
+
+def _head(record: Record, run: Run, spans: Sequence[Span], now_ns: int) -> RenderableType:
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style='cyan', no_wrap=True)
+    rows.add_column(no_wrap=True, overflow='ellipsis')
+    began_ns = record.began_ns
+    passed = 0.0 if began_ns is None else (now_ns - began_ns) / NS_PER_S
+    cells = 56
+    rows.add_row('instruction', Text(f'“{record.sentence}”' if record.sentence else 'none yet',
+                                     style='bold'))
+    rows.add_row('watchdog', _state(record, spans))
+    rows.add_row('run', _timeline(spans, began_ns, run.seconds, now_ns, cells)
+                 + Text(f' {min(passed, run.seconds):4.1f} of {run.seconds:g} s'))
+    left_s = 0.0
+    if record.plan is not None:
+        left_s = min(max(0.0, (record.plan.end_ns - now_ns) / NS_PER_S), run.plan_s)
+    full = round(cells * left_s / run.plan_s)
+    rows.add_row('plan left', Text('█' * full, style='blue') + Text('░' * (cells - full), 'dim')
+                 + Text(f' {left_s:4.2f} of {run.plan_s:g} s'))
+    return Panel(rows, title=f'[bold]{run.title}', title_align='left', box=box.ROUNDED,
+                 border_style='bright_black', width=WIDTH)
+
+
+def _state(record: Record, spans: Sequence[Span]) -> Text:
+    if not spans:
+        return Text('starting', style='bright_black')
+    span = spans[-1]
+    colour = COLOURS.get(span.state, 'red')
+    text = Text(f'● {span.state}', style=f'bold {colour}')
+    name = cause_name(span.cause, record.spec)
+    return text + Text(f' {span.seconds:.1f} s' + (f'  {name}' if name else ''), style=colour)
+
+
+def _timeline(spans: Sequence[Span], began_ns: int | None, seconds: float, now_ns: int,
+              cells: int) -> Text:
+    """The run as a bar, each cell in the colour of the state at its middle."""
+    text = Text()
+    for cell in range(cells):
+        time_ns = (began_ns or now_ns) + round((cell + 0.5) * seconds / cells * NS_PER_S)
+        state = next((s.state for s in spans if s.begin_ns <= time_ns < s.end_ns), '')
+        if began_ns is None or not state:
+            text.append('░', 'dim')
+        else:
+            text.append('█' if state == ACTIVE else '▒', COLOURS.get(state, 'red'))
+    return text
+
+
+def _rates(record: Record, now_ns: int) -> Table:
+    rows = _listing('rates', 'Hz', 'total')
+    for stream, name in STREAMS.items():
+        rows.add_row(name, f'{record.rate(stream, now_ns):.1f}', str(record.counts[stream]))
+    rows.add_row('', '', '')
+    rows.add_row('ticks missed', '', str(record.number(PUBLISHER, 'missed ticks')))
+    rows.add_row('commands clipped', '', str(sum(record.clips().values())))
+    return rows
+
+
+def _latencies(record: Record) -> Table:
+    rows = _listing('latency [ms]', 'p50', 'p99')
+    known = record.latencies()
+    for stage, name in STAGES.items():
+        found = known.get(stage)
+        style = 'bold' if stage == 'first_command' else ''
+        rows.add_row(name, *(f'{found[p]:.1f}' if found else '-' for p in ('p50', 'p99')),
+                     style=style)
+    return rows
+
+
+def _holds(record: Record, spans: Sequence[Span]) -> RenderableType:
+    rows = _listing('watchdog holds', 'times', 'seconds')
+    found = stops(spans, record.spec)
+    for cause, (count, seconds) in found.items():
+        rows.add_row(Text(cause, style='yellow'), str(count), f'{seconds:.1f}')
+    if not found:
+        rows.add_row('none yet', '', '')
+    return rows
+
+
+def _dimensions(record: Record) -> Table:
+    rows = _listing('dimension', 'command', 'last 4 s', 'seam', 'largest', 'clips')
+    clips = record.clips()
+    for i, dimension in enumerate(record.spec.dimensions):
+        history = record.commands[dimension.name].newest(HISTORY)
+        flow = dimension.kind is not Kind.GRIPPER
+        seam = '-' if record.seam is None else amount(float(record.seam[i]), dimension.unit)
+        rows.add_row(
+            dimension.name, _now(history, dimension),
+            Text(sparkline(history, _scale(record, dimension), flow), 'green'),
+            seam, amount(float(record.seam_max[i]), dimension.unit), str(clips[dimension.name]))
+    return rows
+
+
+def _now(history: Sequence[float], dimension: Dimension) -> str:
+    if not history:
+        return '-'
+    return amount(history[-1], dimension.unit, '' if dimension.kind is Kind.GRIPPER else '/s')
+
+
+def _scale(record: Record, dimension: Dimension) -> float:
+    """The largest command of late in any dimension of the same unit."""
+    same = [record.commands[d.name].newest(HISTORY) for d in record.spec.dimensions
+            if d.unit == dimension.unit]
+    return max((abs(value) for values in same for value in values), default=0.0)
+
+
+def sparkline(values: Sequence[float], scale: float, signed: bool) -> str:
+    """The values as one row of block characters; a signed zero is in the middle."""
+    if not len(values):
+        return ' ' * SPARK_CELLS
+    cells = [float(np.mean(part)) for part in np.array_split(np.asarray(values), SPARK_CELLS)
+             if len(part)]
+    shares = [value / scale if scale else 0.0 for value in cells]
+    if signed:
+        shares = [(share + 1.0) / 2.0 for share in shares]
+    top = len(BARS) - 1
+    return ''.join(BARS[min(top, max(0, round(share * top)))] for share in shares).rjust(
+        SPARK_CELLS)
+
+
+def _listing(first: str, *others: str) -> Table:
+    rows = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style='cyan', padding=(0, 1),
+                 show_edge=False)
+    rows.add_column(first, no_wrap=True)
+    for name in others:
+        rows.add_column(name, justify='right', no_wrap=True)
+    return rows

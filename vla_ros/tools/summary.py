@@ -1,0 +1,204 @@
+"""What a run came to: counts, rates, holds, latencies, and how far it was from the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from vla_ros.core.action_spec import Kind
+from vla_ros.core.types import NS_PER_S, Floats
+from vla_ros.tools.record import ACTIVE, PUBLISHER, Record, stops
+
+NOT_SKILL = 'plumbing, not skill'
+
+
+@dataclass(frozen=True)
+class ActionError:
+    """Commands against recorded actions, as the root of the mean square over the run.
+
+    `rms` and `still` by dimension, per second: the error of the commands, and what standing still
+    would have had. `agreement`: share of commands within 0.5 of the recorded gripper; nan without
+    one. `actions`: recorded actions that had commands.
+    """
+
+    actions: int
+    rms: dict[str, float]
+    still: dict[str, float]
+    agreement: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of a run; times in seconds, latencies in milliseconds."""
+
+    seconds: float
+    active_s: float
+    images: int
+    observations: int
+    chunks: int
+    commands: int
+    longest_gap_ms: float
+    ticks_missed: int
+    stops: dict[str, tuple[int, float]]
+    latencies_ms: dict[str, dict[str, float]]
+    seam_max: dict[str, float]
+    clips: dict[str, int]
+    error: ActionError
+    units: dict[str, str]
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Commands per second."""
+        return self.commands / self.seconds
+
+    def json(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {
+            'seconds': round(self.seconds, 3), 'active_seconds': round(self.active_s, 3),
+            'images': self.images, 'observations': self.observations, 'chunks': self.chunks,
+            'commands': self.commands, 'commands_per_second': round(self.rate, 3),
+            'longest_gap_between_commands_ms': round(self.longest_gap_ms, 2),
+            'ticks_missed': self.ticks_missed,
+            'holds': {cause: {'count': count, 'seconds': round(seconds, 3)}
+                      for cause, (count, seconds) in self.stops.items()},
+            'latency_ms': self.latencies_ms,
+            'seam_max_per_step': {name: float(f'{v:.4g}') for name, v in self.seam_max.items()},
+            'clips': self.clips,
+            'action_error': {
+                'note': f'{NOT_SKILL}: root mean square of command minus recorded action, per '
+                        'second; "standing_still" is what commanding nothing would have had',
+                'recorded_actions': self.error.actions,
+                'rms': {name: float(f'{v:.4g}') for name, v in self.error.rms.items()},
+                'standing_still': {name: float(f'{v:.4g}')
+                                   for name, v in self.error.still.items()},
+                'gripper_agreement': _number(self.error.agreement)},
+            'units': self.units, **self.notes}
+
+
+def summarize(record: Record, until_ns: int, period_ns: int, notes: dict[str, Any]) -> Summary:
+    """The summary of what was heard from the first command on.
+
+    `period_ns`: of the policy, the time that a recorded action lasts.
+    """
+    began_ns = record.began_ns if record.began_ns is not None else until_ns
+    spans = record.spans(until_ns)
+    times = next(iter(record.commands.values())).arrays()[0]
+    return Summary(
+        seconds=max(until_ns - began_ns, 1) / NS_PER_S,
+        active_s=sum(span.seconds for span in spans if span.state == ACTIVE),
+        images=record.counts['image in'], observations=record.counts['observation'],
+        chunks=record.counts['chunk'], commands=record.counts['command'],
+        longest_gap_ms=float(np.diff(times).max()) / 1e6 if len(times) > 1 else 0.0,
+        ticks_missed=record.number(PUBLISHER, 'missed ticks'),
+        stops=stops(spans, record.spec), latencies_ms=record.latencies(),
+        seam_max=dict(zip(record.spec.names, record.seam_max.tolist())),  # noqa: B905 (3.10)
+        clips=dict(record.clips()), error=action_error(record, period_ns),
+        units={d.name: d.unit for d in record.spec.dimensions}, notes=notes)
+
+
+def action_error(record: Record, period_ns: int) -> ActionError:
+    """Every command against the recorded action that was in force at its stamp."""
+    if not record.actions:
+        return ActionError(0, {}, {}, float('nan'))
+    stamps = np.array([stamp for stamp, _ in record.actions], dtype=np.int64)
+    actions = np.array([action for _, action in record.actions])
+    rms, still, agreement, used = {}, {}, float('nan'), 0
+    for i, dimension in enumerate(record.spec.dimensions):
+        times, commands = record.commands[dimension.name].arrays()
+        index = np.searchsorted(stamps, times, side='right') - 1
+        inside = (index >= 0) & (times < stamps[np.maximum(index, 0)] + period_ns)
+        if not inside.any():
+            continue
+        wanted, given = actions[index[inside], i], commands[inside]
+        used = max(used, len(np.unique(index[inside])))
+        if dimension.kind is Kind.GRIPPER:
+            agreement = float(np.mean(np.abs(given - wanted) < 0.5))
+            continue
+        wanted = wanted * NS_PER_S / period_ns
+        rms[dimension.name] = _rms(given - wanted)
+        still[dimension.name] = _rms(wanted)
+    return ActionError(used, rms, still, agreement)
+
+
+def table(summary: Summary, files: Sequence[str]) -> RenderableType:
+    """The summary for people."""
+    rows = Table(box=box.SIMPLE_HEAD, title='[bold]What the run came to', title_justify='left',
+                 show_header=False, pad_edge=False)
+    rows.add_column(style='cyan', no_wrap=True)
+    rows.add_column()
+    still = summary.seconds - summary.active_s
+    rows.add_row('duration', f'{summary.seconds:.1f} s: moving with a plan {summary.active_s:.1f} '
+                 f's, held {still:.1f} s')
+    rows.add_row('in', f'{summary.images} camera images, {summary.observations} observations, '
+                 f'{summary.chunks} action chunks')
+    rows.add_row('out', f'{summary.commands} commands at {summary.rate:.1f} Hz; longest gap '
+                 f'{summary.longest_gap_ms:.1f} ms; {summary.ticks_missed} ticks missed')
+    held = [f'{count} x {cause}, {seconds:.1f} s in all'
+            for cause, (count, seconds) in summary.stops.items()]
+    rows.add_row('watchdog holds', '\n'.join(held) or 'none')
+    first = summary.latencies_ms.get('first_command')
+    if first:
+        rows.add_row('latency', f'p50 {first["p50"]:.1f} ms, p99 {first["p99"]:.1f} ms from '
+                     'capture to first command')
+    rows.add_row('largest seam', _largest(summary, summary.seam_max, 'per policy step'))
+    clipped = ', '.join(f'{name} {count}' for name, count in summary.clips.items() if count)
+    rows.add_row('clipped by limits', clipped or 'nothing')
+    for label, text in _error_rows(summary):
+        rows.add_row(label, text)
+    for file in files:
+        rows.add_row('file', file)
+    return Group(Text(), rows)
+
+
+def amount(value: float, unit: str, per: str = '') -> str:
+    """A length in mm, an angle in mrad, anything else as it is."""
+    small = {'m': 'mm', 'rad': 'mrad'}.get(unit)
+    text = f'{value * 1e3:.1f} {small}' if small else f'{value:.2f}'
+    return f'{text}{per}'
+
+
+def group_rms(values: dict[str, float], units: dict[str, str], unit: str) -> float:
+    """Length of the error vector over the dimensions of one unit; nan where there are none."""
+    chosen = [value for name, value in values.items() if units[name] == unit]
+    return float(np.linalg.norm(chosen)) if chosen else float('nan')
+
+
+def _error_rows(summary: Summary) -> list[tuple[str, str]]:
+    error = summary.error
+    lines = []
+    for what, unit in (('translation', 'm'), ('rotation', 'rad')):
+        value = group_rms(error.rms, summary.units, unit)
+        if np.isfinite(value):
+            still = group_rms(error.still, summary.units, unit)
+            lines.append(f'{what} off by {amount(value, unit, "/s")} (rms); standing still: '
+                         f'{amount(still, unit, "/s")}')
+    if np.isfinite(error.agreement):
+        lines.append(f'gripper as recorded {error.agreement:.0%} of the time')
+    lines.append(f'[dim]over {error.actions} recorded actions; {NOT_SKILL}: the policy looks up '
+                 'its nearest memory')
+    return [('commands against\nrecorded actions', '\n'.join(lines))]
+
+
+def _largest(summary: Summary, values: dict[str, float], per: str) -> str:
+    parts = []
+    for unit in dict.fromkeys(summary.units.values()):
+        named = {name: v for name, v in values.items() if summary.units[name] == unit}
+        name = max(named, key=lambda n: named[n])
+        parts.append(f'{name} {amount(named[name], unit)}')
+    return f'{", ".join(parts)} ({per})'
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _number(value: float) -> float | None:
+    return round(value, 4) if np.isfinite(value) else None
