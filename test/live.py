@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,11 +40,11 @@ from vla_ros.profiles.locate import config_folder
 from vla_ros.profiles.robot import load_robot
 from vla_ros.ros.messages import plan_to_message, to_ns, to_time
 from vla_ros.ros.qos import IMAGE, LATCHED, PLAN
+from vla_ros.ros.transport import transport_additions
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 30.0  # far beyond what anything takes: a loaded machine is no failure
 TWIST, GRIPPER = 'servo_node/delta_twist_cmds', 'gripper_controller/commands'
-WIDOWX = load_robot('widowx_bridge')
 WIDOWX_DIMENSIONS = ('dx', 'dy', 'dz', 'droll', 'dpitch', 'dyaw', 'gripper')
 WIDOWX_STATE = {'x': 0.28, 'y': 0.0, 'z': 0.15, 'roll': 0.0, 'pitch': 0.0, 'yaw': 0.0,
                 'gripper': 1.0}
@@ -53,6 +53,8 @@ SPEED = 0.06  # m/s, of the motions that tests command
 Wanted = TypeVar('Wanted')
 
 os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+# As a camera driver should: with the defaults, images stop for good once a reader was killed.
+os.environ.update(transport_additions(os.environ))
 
 
 class Running:
@@ -60,6 +62,7 @@ class Running:
 
     def __init__(self, line: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
+        self._told_to_end = False
         self._file = log.open('wb')
         self.process = subprocess.Popen(list(line), env=dict(environment), cwd=ROOT,
                                         stdin=subprocess.DEVNULL, stdout=self._file,
@@ -69,8 +72,19 @@ class Running:
     def output(self) -> str:
         return self._log.read_text(errors='replace')
 
+    @property
+    def died(self) -> bool:
+        """Whether it ended without having been told to."""
+        return not self._told_to_end and self.process.poll() is not None
+
     def signal(self, number: int) -> None:
+        self._told_to_end = True
         self.process.send_signal(number)
+
+    def may_end(self) -> Running:
+        """Its end is what the test is about."""
+        self._told_to_end = True
+        return self
 
     def wait(self, timeout_s: float = LIMIT_S) -> int:
         return self.process.wait(timeout_s)
@@ -150,10 +164,11 @@ class Graph:
             value = condition()
             if value:
                 return value
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or any(p.died for p in self.processes):
                 told = '\n'.join(process.output[-3000:] for process in self.processes)
                 last = {name: reports[-1].message for name, reports in self.reports.items()}
-                raise AssertionError(f'{what}: not within {limit_s} s; {last}\n{told}')
+                raise AssertionError(f'{what}: not within {limit_s} s, or a process died; {last}\n'
+                                     f'{told}')
             self._executor.spin_once(timeout_sec=0.02)
 
     def heard(self, kind: type, topic: str, qos: QoSProfile | int = 1000) -> list[Any]:
@@ -197,9 +212,17 @@ class Graph:
         return self.message(name)
 
     def more_reports(self, count: int = 2, name: str = 'action_publisher') -> None:
-        """Wait for further reports: they come once a second and with every tick before them."""
+        """Wait for further reports: there is one a second, and one with every new state."""
         have = len(self.reports.get(name, ()))
         self.until(lambda: len(self.reports.get(name, ())) >= have + count, f'reports of {name}')
+
+    def silent(self, commands: Sized) -> None:
+        """Wait until no command comes from one report of action_publisher to the next."""
+        def quiet() -> bool:
+            have = len(commands)
+            self.more_reports(1)
+            return len(commands) == have
+        self.until(quiet, 'silence')
 
     def _on_report(self, message: DiagnosticArray) -> None:
         prefix = f'/{self.namespace}/'
@@ -256,7 +279,8 @@ def graph(folder: Path) -> Iterator[Graph]:
 class Twists:
     """The twist commands of widowx_bridge, and what may be expected of them."""
 
-    def __init__(self, graph: Graph, topic: str = TWIST) -> None:
+    def __init__(self, graph: Graph, robot: str = 'widowx_bridge', topic: str = TWIST) -> None:
+        self._dimensions = load_robot(robot).dimensions
         self._messages = graph.heard(TwistStamped, topic)
 
     def __len__(self) -> int:
@@ -280,7 +304,7 @@ class Twists:
 
     def assert_within_limits(self) -> None:
         """Velocity limits, and between two commands no more than the limits' acceleration."""
-        rows, limits = self.rows(), [WIDOWX.dimensions[name] for name in WIDOWX_DIMENSIONS[:6]]
+        rows, limits = self.rows(), [self._dimensions[name] for name in WIDOWX_DIMENSIONS[:6]]
         assert np.isfinite(rows).all()
         assert (np.abs(rows) <= [d.velocity + 1e-9 for d in limits]).all()
         # A command that got lost on the way to the test is a longer step.
@@ -292,12 +316,12 @@ class Twists:
         assert (np.abs(after - before) <= allowed * 0.02 * steps + 1e-9).all()
 
     def assert_came_to_rest(self, begin: int) -> None:
-        """From some command on the motion only slows down, ends, and stays ended."""
-        speeds = np.abs(self.rows(begin))
+        """From the `begin`th on: motion that only slows down, in several steps, and stays ended."""
+        speeds = np.abs(self.rows(max(0, begin - 1)))
         slower = np.flatnonzero((np.diff(speeds, axis=0) < -1e-12).any(axis=1))
-        assert slower.size, 'never slowed down'
+        assert len(slower) > 2, f'no braking in {speeds[:, 0]}'
         after = speeds[slower[0]:]
-        assert (np.diff(after, axis=0) <= 1e-12).all()
+        assert (np.diff(after, axis=0) <= 1e-12).all(), f'moves again in {after[:, 0]}'
         assert not after[-1].any()
 
 
@@ -388,6 +412,13 @@ def changed_profile(folder: Path, kind: str, name: str,
     file = folder / f'{name}_{len(list(folder.iterdir()))}.yaml'
     file.write_text(yaml.safe_dump(profile, sort_keys=False))
     return str(file)
+
+
+def gentle(folder: Path) -> str:
+    """widowx_bridge that brakes over several periods, so that braking can be seen."""
+    def change(profile: dict[str, Any]) -> None:
+        profile['dimensions']['dx'] |= {'acceleration': 0.4, 'stop_deceleration': 0.4}
+    return changed_profile(folder, 'robots', 'widowx_bridge', change)
 
 
 def scripted(folder: Path, *faults: Mapping[str, Any], horizon: int = 4) -> str:

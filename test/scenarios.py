@@ -6,6 +6,7 @@ fault, no command may break a limit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,15 @@ from vla_ros.core.control_loop import SLOW_START_NS, SLOW_START_SCALE, ControlLo
 from vla_ros.core.executor_state import Request
 from vla_ros.core.inference_loop import InferenceLoop
 from vla_ros.core.runtime import ClockJump, Event, Instruction, Output, Payload, Runtime
-from vla_ros.core.types import NS_PER_S, Floats, Frame, InferenceStatus, Observation, Plan, StateSample
+from vla_ros.core.types import (
+    NS_PER_S,
+    Floats,
+    Frame,
+    InferenceStatus,
+    Observation,
+    Plan,
+    StateSample,
+)
 from vla_ros.policies.scripted import ScriptedEngine
 from vla_ros.profiles.binding import Binding, bind
 from vla_ros.profiles.engine import load_engine
@@ -81,10 +90,10 @@ class Story:
     def states(self, begin: float, end: float) -> set[str]:
         return {m.tick.state.value for m in self.between(begin, end)}
 
-    def first(self, state: str, after: float = 0.0) -> Moment:
-        """The first period in this state."""
-        found = [m for m in self.moments if m.time >= after and m.tick.state.value == state]
-        assert found, f'never {state} after {after} s; {self.line()}'
+    def first(self, *states: str, after: float = 0.0) -> Moment:
+        """The first period in one of these states."""
+        found = [m for m in self.moments if m.time >= after and m.tick.state.value in states]
+        assert found, f'never {states} after {after} s; {self.line()}'
         return found[0]
 
     def rests(self, begin: float, end: float) -> bool:
@@ -119,16 +128,18 @@ class Story:
 class Scenario:
     """Built by calls that read as a sentence; `play` runs and checks it.
 
-    The robot does at once what it is told, and measures it. `home` are measured values by name.
+    The robot does what it is told `lag` later, at once by default. `home`: measured values by
+    name. `changes` are those of the policy profile.
     """
 
-    def __init__(self, robot: str = 'widowx_bridge', delay: float = 0.02,
+    def __init__(self, robot: str = 'widowx_bridge', delay: float = 0.02, lag: float = 0.0,
                  home: dict[str, float] | None = None, **changes: Any) -> None:
         self.robot = load_robot(robot)
         self.policy = load_policy(POLICIES[robot])
         if changes:
             self.policy = replace(self.policy, **changes)
         self._home = dict(HOMES[robot]) if home is None else home
+        self._lag_ns = round(lag * NS_PER_S)
         self._delay_s: Callable[[float], float | None] = lambda time: delay
         self._infer: Infer = lambda observation, actions, time: actions
         self._frames: list[Change] = []
@@ -202,13 +213,19 @@ class Scenario:
 
     # --- the play ------------------------------------------------------------------------------
 
-    def play(self, until: float) -> Story:
+    def play(self, until: float, oldest_plan_s: float = 1.0, exhausted_s: float = 0.0,
+             moved: bool = False) -> Story:
+        """Run to this time and check.
+
+        `oldest_plan_s` and `exhausted_s`: what the watchdog allows. `moved`: by hand, so that
+        motion may begin somewhere else.
+        """
         binding = bind(self.policy, self.robot)
         inference = inference_loop(self.robot, self.policy, binding)
         control = control_loop(self.robot, self.policy, binding, enable_on_start=self._auto)
         story = Story(binding, self.robot, control, inference)
         engine = ScriptedEngine(self.policy, load_engine('cpu'), sleep=lambda _: None)
-        arm = _Arm(binding, self.robot.state_names, self._home)
+        arm = _Arm(binding, self.robot.state_names, self._home, self._lag_ns)
         running: list[float] = []
 
         def delay(request: Request) -> int | None:
@@ -226,7 +243,7 @@ class Scenario:
             time, payload = seconds(output.time_ns), output.payload
             if isinstance(payload, Tick):
                 epoch_ns = payload.reset_stamp_ns or epoch_ns
-                arm.follow(payload, self.robot.control_period_ns)
+                arm.follow(payload, output.time_ns)
                 story.moments.append(
                     Moment(time, payload, control.plan, epoch_ns, arm.by_dimension()))
             elif isinstance(payload, Plan):
@@ -235,7 +252,7 @@ class Scenario:
                 story.statuses.append((time, payload))
         story.answers = runtime.answers
         story.jumps = [p for _, _, p in self._arrivals if isinstance(p, ClockJump)]
-        check(story)
+        check(story, oldest_plan_s, exhausted_s, moved)
         return story
 
     def _events(self, arm: _Arm) -> Iterator[Event]:
@@ -253,9 +270,7 @@ class Scenario:
                 yield Event(time_ns, topic, payload)
             elif now_ns == next_state:
                 next_state += STATE_NS
-                sample = _changed(arm.sample(now_ns), self._states, seconds(now_ns))
-                if sample is not None:
-                    yield Event(now_ns, 'joint_states', sample)
+                yield _Measurement(now_ns, arm, self._states)
             else:
                 next_frame[camera] += frame_ns[camera]
                 frame = _changed(self._frame(camera, now_ns), self._frames, seconds(now_ns))
@@ -284,28 +299,56 @@ class _Timed(Runtime):
 
 
 class _Arm:
-    """A robot that is at once where the last command puts it."""
+    """A robot that is where the last command puts it, and moves on as it was told."""
 
-    def __init__(self, binding: Binding, names: tuple[str, ...], home: dict[str, float]) -> None:
+    def __init__(self, binding: Binding, names: tuple[str, ...], home: dict[str, float],
+                 lag_ns: int) -> None:
+        self._lag_ns = lag_ns
+        self._before: deque[tuple[int, dict[str, float]]] = deque(maxlen=50)
         self._names = names
         self._spec = binding.planned
         self._state = {name: home.get(name, 0.0) for name in names}
+        self._flow = dict.fromkeys(names, 0.0)  # per second
+        self._time_ns = 0
 
-    def follow(self, tick: Tick, period_ns: int) -> None:
-        if tick.command is None:
-            return
+    def follow(self, tick: Tick, time_ns: int) -> None:
+        self._state = self._at(time_ns)
+        self._time_ns = time_ns
         for i, dimension in enumerate(self._spec.dimensions):
+            value = float(tick.command.values[i]) if tick.command is not None else None
             if dimension.kind in (Kind.VELOCITY, Kind.DELTA):
-                way = tick.command.values[i] * period_ns / NS_PER_S
-                self._state[dimension.state] += float(way)
-            elif dimension.state:
-                self._state[dimension.state] = float(tick.command.values[i])
+                self._flow[dimension.state] = value or 0.0
+            elif dimension.state and value is not None:
+                self._state[dimension.state] = value
+        self._before.append((time_ns, dict(self._state)))
+
+    def _at(self, time_ns: int) -> dict[str, float]:
+        since = max(0, time_ns - self._time_ns) / NS_PER_S
+        return {name: value + since * self._flow[name] for name, value in self._state.items()}
 
     def by_dimension(self) -> Floats:
         return np.array([self._state.get(d.state, np.nan) for d in self._spec.dimensions])
 
     def sample(self, now_ns: int) -> StateSample:
-        return StateSample(now_ns, now_ns, self._names, np.array(list(self._state.values())))
+        state = self._at(now_ns)
+        if self._lag_ns:  # to the last tick; finer than that nothing looks
+            old = [s for time_ns, s in self._before if time_ns <= now_ns - self._lag_ns]
+            state = old[-1] if old else self._before[0][1] if self._before else state
+        return StateSample(now_ns, now_ns, self._names, np.array([state[n] for n in self._names]))
+
+
+class _Measurement(Event):
+    """A state sample that is taken when it is delivered, not when it is asked for."""
+
+    def __init__(self, time_ns: int, arm: _Arm, changes: list[Change]) -> None:
+        super().__init__(time_ns, 'joint_states', None)  # type: ignore[arg-type]
+        object.__setattr__(self, '_take', lambda: _changed(
+            arm.sample(time_ns), changes, seconds(time_ns)))
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == 'payload':
+            return object.__getattribute__(self, '_take')()
+        return object.__getattribute__(self, name)
 
 
 def _changed(item: Any, changes: list[Change], time: float) -> Any:
@@ -314,13 +357,14 @@ def _changed(item: Any, changes: list[Change], time: float) -> Any:
     return item
 
 
-# --- what must be true whatever happens ------------------------------------------------------------
+# --- what must be true whatever happens ---------------------------------------------------------
 
-def check(story: Story) -> None:
+def check(story: Story, oldest_plan_s: float = 1.0, exhausted_s: float = 0.0,
+          moved: bool = False) -> None:
     """No command of a story is non-finite, outside limits, stale or where silence is due."""
     _check_values(story)
-    _check_motion(story)
-    _check_plans(story)
+    _check_motion(story, moved)
+    _check_plans(story, oldest_plan_s, exhausted_s)
     _check_stamps(story)
     _check_silence(story)
 
@@ -340,7 +384,7 @@ def _check_values(story: Story) -> None:
         assert np.all(values <= limits.position_high[position] + 1e-9), m
 
 
-def _check_motion(story: Story) -> None:
+def _check_motion(story: Story, moved: bool) -> None:
     """Velocity and acceleration as the robot sees them: from one published command to the next."""
     spec, limits = story.binding.planned, story.binding.limits
     period = story.robot.control_period_ns / NS_PER_S
@@ -366,14 +410,17 @@ def _check_motion(story: Story) -> None:
             fresh = before is not None and before.tick.command is not None
             near = np.abs(last - start)[position] <= story.binding.activation_tolerance[position]
             last = last if fresh and near.all() else start
+            if moved:
+                last = command.values - command.velocities * period
         velocity = command.values.copy()
         velocity[position] = (command.values - last)[position] / period
         assert np.allclose(velocity[moving], command.velocities[moving], atol=1e-6), m
         top = limits.velocity.copy()
-        if active and m.time - enabled < SLOW_START_NS / NS_PER_S - 1e-6:
+        if active and m.time - enabled < SLOW_START_NS / NS_PER_S - period - 1e-6:
             top *= SLOW_START_SCALE
         change = np.abs(velocity - last_velocity) / period
-        bound = limits.acceleration if active else limits.stop_deceleration
+        played = active and m.plan is not None and m.plan.end_ns > command.stamp_ns
+        bound = limits.acceleration if played else limits.stop_deceleration
         assert np.all(np.abs(velocity)[moving] <= top[moving] * (1 + slack) + slack), (
             f'{m.time}: velocity {velocity} above {top}')
         assert np.all(change[moving] <= bound[moving] * (1 + slack) + slack), (
@@ -385,7 +432,7 @@ def _check_motion(story: Story) -> None:
         last, last_velocity, before = command.values, velocity, m
 
 
-def _check_plans(story: Story) -> None:
+def _check_plans(story: Story, oldest_s: float, exhausted_s: float) -> None:
     """While active the plan is of this epoch, not exhausted and not too old."""
     for m in story.moments:
         played = m.tick.first_of_plan
@@ -395,8 +442,8 @@ def _check_plans(story: Story) -> None:
             now_ns = m.tick.command.stamp_ns
             assert m.plan is not None, m.time
             assert m.plan.stamp_ns >= m.epoch_ns, f'{m.time}: a plan from before the last reset'
-            assert m.plan.end_ns > now_ns, f'{m.time}: an exhausted plan is played'
-            assert now_ns - m.plan.stamp_ns <= NS_PER_S, f'{m.time}: a stale plan is played'
+            assert m.plan.end_ns > now_ns - exhausted_s * NS_PER_S, f'{m.time}: exhausted'
+            assert now_ns - m.plan.stamp_ns <= oldest_s * NS_PER_S, f'{m.time}: a stale plan'
 
 
 def _check_stamps(story: Story) -> None:

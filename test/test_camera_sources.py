@@ -162,8 +162,8 @@ def test_an_unreadable_file_is_named(video: Path, monkeypatch: pytest.MonkeyPatc
 class FakeCapture:
     """A cv2.VideoCapture whose frames are given: an array, None (damaged) or an exception."""
 
-    opened: list[FakeCapture] = []  # noqa: RUF012
-    frames: list[Any] = []  # noqa: RUF012
+    opened: list[FakeCapture] = []
+    frames: list[Any] = []
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -173,7 +173,7 @@ class FakeCapture:
         self._frame: Any = None
         FakeCapture.opened.append(self)
 
-    def isOpened(self) -> bool:  # noqa: N802
+    def isOpened(self) -> bool:
         return bool(self._left)
 
     def set(self, setting: int, value: float) -> bool:

@@ -215,6 +215,28 @@ def test_jpeg_equals_that_of_cv_bridge() -> None:
     np.testing.assert_array_equal(decode_compressed(data, 'jpeg'), bgr[..., ::-1])
 
 
+@pytest.mark.parametrize('contiguous', [True, False])
+def test_a_published_image_reads_as_it_was_written(contiguous: bool) -> None:
+    pytest.importorskip('cv_bridge', reason='needs cv_bridge')
+    from vla_ros.ros.image_publishing import ImageWriter
+    pixels = noise(6, 10, 3)[:, ::1 if contiguous else 2]
+    message = ImageWriter('camera_optical_frame').message(pixels, 1_700_000_000_123_456_789)
+    assert message.header.frame_id == 'camera_optical_frame'
+    assert (message.header.stamp.sec, message.header.stamp.nanosec) == (1_700_000_000, 123_456_789)
+    assert (message.encoding, message.step) == ('rgb8', pixels.shape[1] * 3)
+    np.testing.assert_array_equal(to_rgb(message), pixels)
+
+
+@pytest.mark.parametrize('pixels', [
+    np.zeros((4, 4), np.uint8), np.zeros((4, 4, 4), np.uint8), np.zeros((4, 4, 3)),
+    np.zeros((0, 4, 3), np.uint8)])
+def test_pixels_that_cannot_be_published_are_named(pixels: Any) -> None:
+    pytest.importorskip('cv_bridge', reason='needs cv_bridge')
+    from vla_ros.ros.image_publishing import ImageWriter
+    with pytest.raises(ValueError, match=r'image to publish is .* allowed is uint8 \[height'):
+        ImageWriter('camera').message(pixels, 0)
+
+
 # ---- bad images
 
 @pytest.mark.parametrize(('encoding', 'changes', 'named'), [

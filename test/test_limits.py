@@ -92,7 +92,7 @@ def within(values: Floats, bound: Floats, slack: float = 1e-7) -> None:
 JOINTS = spec_of(Kind.POSITION, Kind.POSITION, Kind.POSITION)
 
 
-# --- positions ---------------------------------------------------------------------------------
+# --- positions ---
 
 @given(limits(), starts(), rows())
 def test_no_target_sequence_breaks_a_limit_from_rest_inside(
@@ -139,6 +139,22 @@ def test_a_static_target_is_never_overshot_and_is_reached(
         if np.abs(goal - motion.position).max() < 1e-9 and np.abs(motion.velocity).max() < 1e-9:
             return
     pytest.fail(f'still {goal - motion.position} away')
+
+
+@given(limits(jerk=False), starts(), rows(), starts())
+def test_a_target_that_can_still_be_stopped_for_is_not_overshot_whatever_came_before(
+        bounds: Limits, start: list[float], sequence: list[tuple[list[float], int]],
+        target: list[float]) -> None:
+    limiter = Limiter(JOINTS, bounds, PERIOD)
+    motion = follow(limiter, limiter.at_rest(np.array(start)), sequence).motion
+    goal, brake = np.array(target), bounds.acceleration * PERIOD
+    side = np.sign(goal - motion.position)
+    in_time = np.abs(motion.velocity) - brake <= stopping_velocity(
+        np.abs(goal - motion.position), brake, PERIOD)
+    bound = in_time & (side != 0)
+    for _ in range(60):
+        motion, _ = limiter.step(motion, goal)
+        assert np.all(((goal - motion.position) * side)[bound] >= -1e-9)
 
 
 @given(limits(), starts(reach=2.5), rows())
@@ -231,7 +247,7 @@ def test_a_step_leaves_its_inputs_alone() -> None:
         np.testing.assert_array_equal(kept, now)
 
 
-# --- velocities and deltas ---------------------------------------------------------------------
+# --- velocities and deltas ---
 
 @given(limits(), rows())
 def test_velocity_dimensions_ramp_within_the_limits_and_to_exactly_zero(
@@ -279,6 +295,18 @@ def test_velocity_dimensions_brake_in_time_for_the_position_limit(
             motion, measured = after, measured + PERIOD * after.velocity
 
 
+@pytest.mark.parametrize('sign', [-1.0, 1.0])
+def test_what_the_jerk_average_holds_back_does_not_cross_the_position_limit(sign: float) -> None:
+    bounds = limits_of(1, velocity=2.0, acceleration=10.0, stop=10.0, jerk=50.0)
+    limiter = Limiter(spec_of(Kind.VELOCITY), bounds, PERIOD)
+    motion, measured = limiter.at_rest(np.zeros(1)), np.zeros(1)
+    for _ in range(150):
+        motion, _ = limiter.step(motion, np.array([sign * 2.0]), measured)
+        measured = measured + PERIOD * motion.velocity
+        assert abs(measured[0]) <= 1.0 + 1e-9
+    assert abs(measured[0]) > 0.99
+
+
 def test_a_velocity_dimension_outside_its_limits_moves_inward_only() -> None:
     limiter = Limiter(spec_of(Kind.VELOCITY), limits_of(1), PERIOD)
     outward, clips = limiter.step(limiter.at_rest(np.zeros(1)), np.array([0.5]), np.array([1.2]))
@@ -302,10 +330,11 @@ def test_an_unmeasured_velocity_dimension_has_no_position_to_keep() -> None:
     assert motion.velocity[0] == pytest.approx(0.05)
 
 
-# --- mixed specs, grippers, quaternions ---------------------------------------------------------
+# --- mixed specs, grippers, quaternions ---
 
 MIXED = ActionSpec((
-    dimension('x', Kind.POSITION, Group.TRANSLATION), dimension('y', Kind.POSITION, Group.TRANSLATION),
+    dimension('x', Kind.POSITION, Group.TRANSLATION),
+    dimension('y', Kind.POSITION, Group.TRANSLATION),
     dimension('wheel', Kind.VELOCITY), dimension('grip', Kind.GRIPPER, Group.GRIPPER)))
 
 
@@ -350,7 +379,7 @@ def test_a_quaternion_and_its_negative_are_one_target() -> None:
     np.testing.assert_allclose(motion.position, here, atol=1e-15)
 
 
-# --- clips ---------------------------------------------------------------------------------------
+# --- clips ---
 
 @given(limits(), rows())
 def test_whatever_a_velocity_dimension_does_not_get_is_flagged(
@@ -391,7 +420,7 @@ def test_a_limit_of_one_member_flags_the_whole_group() -> None:
     assert clips.velocity.all()
 
 
-# --- the bound itself, and bad limits ------------------------------------------------------------
+# --- the bound itself, and bad limits ---
 
 @given(numbers(0.0, 10.0), numbers(1e-4, 1.0))
 def test_stopping_velocity_just_stops_within_the_distance(distance: float, brake: float) -> None:

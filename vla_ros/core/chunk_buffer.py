@@ -15,7 +15,7 @@ from vla_ros.core.types import ActionChunk, Floats, Plan
 
 # Chunks that a temporal ensemble remembers; a bound, so that memory stays flat.
 ENSEMBLE_CHUNKS = 64
-# Where the old plan ends within this last part of a step, the line to the next one is too steep.
+# With less than the rest of a step left, the line to a knot that is far away is too steep to take.
 STEEP = 0.95
 
 
@@ -58,11 +58,13 @@ class ChunkBuffer:
         self._line = np.setdiff1d(spec.of_kind(Kind.POSITION), spec.quaternion())
         self._flow = spec.of_kind(Kind.VELOCITY, Kind.DELTA)
         self._chunks: deque[Plan] = deque(maxlen=ENSEMBLE_CHUNKS)
+        self._fading_until_ns = 0
         self.plan: Plan | None = None
 
     def clear(self) -> None:
         """Forget the plan; the next chunk starts fresh."""
         self.plan = None
+        self._fading_until_ns = 0
         self._chunks.clear()
 
     def remaining_ns(self, now_ns: int) -> int:
@@ -72,7 +74,8 @@ class ChunkBuffer:
     def merge(self, chunk: ActionChunk, now_ns: int, fade: bool = False) -> Merged:
         """Splice a chunk of the planned spec into the plan at `now_ns`.
 
-        `fade`: crossfade, whatever the merge policy is, and mix nothing older into later chunks.
+        `fade`: this chunk, and those that come while it fades in, crossfade whatever the merge
+        policy is; nothing older is mixed into later ones.
 
         The plan begins with the step that is valid now: older steps are left out. The chunk is
         dropped where its observation is older than the plan's or all of its steps are past.
@@ -86,13 +89,16 @@ class ChunkBuffer:
         old_now = self._interpolator.at(self.plan, now_ns) if self.plan is not None else None
         steps = np.arange(first, len(fresh.values), dtype=np.int64)
         times = fresh.start_ns + fresh.period_ns * steps
-        merge = Merge.CROSSFADE if fade else self._merge
+        if fade:
+            self._fading_until_ns = now_ns + self._fade_steps * chunk.period_ns
+        fading = now_ns < self._fading_until_ns
+        merge = Merge.CROSSFADE if fading else self._merge
         if merge is Merge.TEMPORAL_ENSEMBLE:
             values = self._ensemble(fresh, times)
         else:
             values = self._spliced(merge, fresh, first, times, old_now, now_ns)
         self.plan = Plan(chunk.stamp_ns, int(times[0]), chunk.period_ns, values)
-        if fade and self._merge is Merge.TEMPORAL_ENSEMBLE:
+        if fading and self._merge is Merge.TEMPORAL_ENSEMBLE:
             self._chunks.clear()
             self._chunks.append(self.plan)
         return Merged(self.plan, seam=self._seam(fresh, old_now, now_ns))
@@ -116,24 +122,28 @@ class ChunkBuffer:
             return new.copy()
         span = self._fade_steps * fresh.period_ns
         knots = np.clip((times - now_ns) / span, 0.0, 1.0)
+        ends = np.clip((times + fresh.period_ns - now_ns) / span, 0.0, 1.0)
+        if len(new) == 2:
+            # The last step is held for its period and may begin very soon: as with a single one.
+            knots[1] = ends[1]
         mixed = self._mixer.mix(old, new, np.where(covered, knots, 1.0))
         # What flows stays constant over a step and counts by the end of it: by its beginning, the
         # step in progress would stay old for ever where plans are replaced faster than steps end.
-        ends = np.clip((times + fresh.period_ns - now_ns) / span, 0.0, 1.0)
         flowing = self._mixer.mix(old, new, np.where(covered, ends, 1.0))
         mixed[:, self._flow] = flowing[:, self._flow]
         if in_progress:
             fraction = (now_ns - int(times[0])) / fresh.period_ns
-            self._pass_through(mixed, old_now, fraction, bool(covered[1]))
+            steep = len(new) == 2 or not covered[1]
+            self._pass_through(mixed, old_now, fraction, steep)
         return mixed
 
     def _pass_through(self, mixed: Floats, old_now: Floats, fraction: float,
-                      both: bool) -> None:
+                      steep: bool) -> None:
         """Move the first knot, which is past, so that the line to the second meets `old_now`.
 
-        `both`: the old plan reaches to the second knot, which is then as near as the knot is soon.
+        `steep`: the second knot may be far from `old_now` however soon it comes.
         """
-        if fraction > STEEP and not both:
+        if steep and fraction > STEEP:
             mixed[0, self._line] = old_now[self._line]
             return
         away = (old_now[self._line] - mixed[1, self._line]) / (1.0 - fraction)

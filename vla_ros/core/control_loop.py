@@ -7,7 +7,7 @@ so that a jump of the first can neither stretch nor skip it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -136,7 +136,9 @@ class ControlLoop:
         self._rest_at_ns: int | None = None
         self._sent_at_ns: int | None = None
         self._motion: Motion | None = None
-        self._command: Command | None = None
+        # When and how fast, for as long as a measured state may be old.
+        self._sent: deque[tuple[int, Floats]] = deque(
+            maxlen=1 + -(-config.state_age_ns // config.period_ns))
 
         self.counts: Counter[str] = Counter()
         self.holds: Counter[str] = Counter()  # how often each first cause ended the motion
@@ -496,7 +498,21 @@ class ControlLoop:
         return self._interpolator.setpoint(self._plan, time_ns)
 
     def _flow_state(self, now_ns: int) -> Floats | None:
-        return self._measured_at(now_ns)[0] if self._flow.size else None
+        """Where what flows is now [A]: as measured, and on from there as it was commanded since.
+
+        Braking for a limit by a state that lags would begin late and end too sharp.
+        """
+        if not self._bounded:
+            return None
+        state = self._history.at(now_ns)
+        values = np.full(self.config.spec.size, np.nan)
+        values[self._measured] = state.values
+        for sent_ns, velocity in reversed(self._sent):
+            moved_ns = min(sent_ns + self.config.period_ns, now_ns) - max(sent_ns, state.oldest_ns)
+            if moved_ns <= 0:
+                break
+            values[self._flow] += velocity[self._flow] * (moved_ns / NS_PER_S)
+        return values
 
     def _scale(self, elapsed_ns: int) -> float:
         slow = elapsed_ns - self._enabled_at_ns < SLOW_START_NS
@@ -510,6 +526,7 @@ class ControlLoop:
         if self.silent or self._motion is None:
             return None
         self._sent_at_ns = self._elapsed_ns
+        self._sent.append((now_ns, self._motion.velocity))
         return Command(now_ns, self._values(self._motion), self._motion.velocity,
                        self._rollout(now_ns))
 
@@ -568,6 +585,7 @@ class ControlLoop:
         if abs(jump_ns) <= CLOCK_JUMP_NS:
             return []
         self._history.clear()
+        self._sent.clear()
         self._new_epoch(now_ns)
         self.counts['clock jump'] += 1
         return [Violation(Reaction.HOLD, f'clock jump: {jump_ns / NS_PER_S:+.2f} s')]

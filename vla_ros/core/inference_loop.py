@@ -155,7 +155,7 @@ class InferenceLoop:
 
         A chunk of wrong shape or with a value that is not finite latches a failure.
         """
-        observation = request.observation
+        observation, actions = request.observation, np.asarray(actions)
         if self.executor.finish(request, self.assembler.instruction):
             return None
         problem = self._malformed(actions)
@@ -269,15 +269,15 @@ class InferenceLoop:
     def _slow_rate(self) -> float:
         """The rate of chunk-local time at which plans last until their successors arrive.
 
-        A plan must cover the time to the next start plus the delay of the next result.
+        A plan must cover the time to the next start plus the delay of the next result, in whole
+        steps: a piece of one is not played.
         """
         if self.config.arrival:
             return 1.0
         known = len(self._delay) >= DELAYS_NEEDED
         busy_ns = self._busy.percentile_ns(95) if known else self._warm_up_delay_ns
         needed_ns = self._delay_ns() + max(busy_ns, float(self.config.interval_ns))
-        if needed_ns <= 0.0:
-            return 1.0
-        return float(np.clip(self.horizon_ns / needed_ns, SLOWEST_RATE, 1.0))
+        needed_steps = int(needed_ns // self.config.period_ns) + 1
+        return max(SLOWEST_RATE, min(1.0, self.config.horizon / max(1, needed_steps)))
 
 

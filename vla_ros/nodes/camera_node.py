@@ -155,7 +155,7 @@ class CameraNode(LifecycleNode):
         cameras = [camera for camera, _ in self._cameras]
         silent = next(filter(None, (camera.silence() for camera in cameras)), '')
         level, now_ns = WARN if silent else OK, cameras[0].now_ns()
-        if not self._diagnostics.due(level, level.hex(), now_ns):
+        if not self._diagnostics.due(level, '', now_ns):
             return
         if silent:
             self.get_logger().warning(silent, throttle_duration_sec=5.0)

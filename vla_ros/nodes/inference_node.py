@@ -153,7 +153,9 @@ class InferenceNode(LifecycleNode):
         dropped = self._loop.on_frame(frame, now_ns)
         if dropped:
             self.get_logger().warning(dropped, throttle_duration_sec=1.0)
-        self._infer()
+        started = self._infer()
+        if self._stages is not None and not started:  # the others are told of with their outcome
+            self._stages.publish(frame.stamp_ns, image_received=now_ns)
 
     def _on_state(self, message: JointState) -> None:
         dropped = self._loop.on_state(state_from_message(message, self._now_ns()))
@@ -172,13 +174,15 @@ class InferenceNode(LifecycleNode):
 
     # --- inference -----------------------------------------------------------------------------
 
-    def _infer(self) -> None:
-        """Start an inference if it is time for one."""
+    def _infer(self) -> bool:
+        """Start an inference if it is time for one; returns whether it was."""
         if self._executor_thread is None:
-            return
+            return False
         request = self._loop.poll(self._now_ns())
-        if request is not None:
-            self._executor_thread.submit(request)
+        if request is None:
+            return False
+        self._executor_thread.submit(request)
+        return True
 
     def _notify(self) -> None:
         """Called on the engine's thread, which may have been left behind."""
@@ -202,6 +206,7 @@ class InferenceNode(LifecycleNode):
         else:
             actions = np.asarray(outcome.actions)
             plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
+            merged_ns = self._now_ns()
             if plan is not None:
                 self._plans.publish(plan_to_message(plan, self._names, self._frame_id))
                 if self._stages is not None:
@@ -209,7 +214,7 @@ class InferenceNode(LifecycleNode):
                     self._stages.publish(
                         plan.stamp_ns, image_received=observation.received_ns,
                         started=request.started_ns, preprocessed=outcome.timing.preprocessed_ns,
-                        inferred=outcome.timing.inferred_ns, merged=now_ns,
+                        inferred=outcome.timing.inferred_ns, taken=now_ns, merged=merged_ns,
                         plan_published=self._now_ns())
         if self._loop.executor.failure:
             self._report()
@@ -226,7 +231,7 @@ class InferenceNode(LifecycleNode):
             self.get_logger().error(f'{status.cause}; reset clears it')
         self._told = (status.cause, status.reaction)
         level = ERROR if status.reaction == 'fault' else WARN if status.cause else OK
-        if self._diagnostics.due(level, level.hex(), now_ns):
+        if self._diagnostics.due(level, status.reaction, now_ns):
             self._diagnostics.publish(level, status.cause or 'inferring', self._values(), now_ns)
 
     def _values(self) -> dict[str, object]:

@@ -23,20 +23,22 @@ class Diagnostics:
         self._hardware_id = hardware_id
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._last: tuple[bytes, str] | None = None
-        self._sent_ns = 0
+        self._due_ns = 0
 
     def close(self) -> None:
         self._node.destroy_publisher(self._publisher)
 
-    def due(self, level: bytes, message: str, now_ns: int) -> bool:
-        """Whether to publish now: a second has passed, or level or message changed."""
-        waited_ns = now_ns - self._sent_ns
-        return (level, message) != self._last or not 0 <= waited_ns < NS_PER_S
+    def due(self, level: bytes, state: str, now_ns: int) -> bool:
+        """Whether to publish now: a second has passed since that was so, or something changed."""
+        waited_ns = now_ns - self._due_ns
+        if (level, state) == self._last and 0 <= waited_ns < NS_PER_S:
+            return False
+        self._last, self._due_ns = (level, state), now_ns
+        return True
 
     def publish(self, level: bytes, message: str, values: Mapping[str, object],
                 now_ns: int) -> None:
         """Publish level, message and values."""
-        self._last, self._sent_ns = (level, message), now_ns
         status = DiagnosticStatus(
             level=level, name=self._node.get_fully_qualified_name(), message=message,
             hardware_id=self._hardware_id,

@@ -20,9 +20,11 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 
 from vla_ros.ros.parameters import Parameter, ParameterTable
+from vla_ros.ros.transport import transport_additions
 
 AUTOSTART = Parameter(
     'autostart', True, 'configure and activate by itself; false where a lifecycle manager does it')
+BAD_INPUT = (ValueError, OSError, ImportError)  # what hooks raise with one line for people
 ENDABLE = ('unconfigured', 'inactive', 'active')  # and not in the middle of a transition
 SPIN_S = 0.1
 EXIT_S = 1.8  # whatever still moves after this is left to the robot's own limits
@@ -77,7 +79,6 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         super().__init__(name, **options)
         self.debug = debug
         self._interrupt = Interrupt()
-        self.failure = ''
         self._kept: list[Callable[[], object]] = []
         self.PARAMETERS.declare(self)
 
@@ -155,11 +156,10 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """Label of the present state: unconfigured, inactive, active or finalized."""
         return str(self._state_machine.current_state[1])
 
-    def start(self) -> None:
-        """Configure and activate. Raises ValueError with the line that explains a failure."""
-        for transition in (self.trigger_configure, self.trigger_activate):
-            if transition() is not TransitionCallbackReturn.SUCCESS:
-                raise ValueError(self.failure)
+    def start(self) -> bool:
+        """Configure and activate; returns whether that went well. A failure has been logged."""
+        return all(transition() is TransitionCallbackReturn.SUCCESS
+                   for transition in (self.trigger_configure, self.trigger_activate))
 
     def _release(self) -> TransitionCallbackReturn:
         done = self._try(self.clean_up)
@@ -171,12 +171,11 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """Run a hook. Exceptions must not leave a transition: Humble's rclpy swallows them."""
         try:
             hook()
-        except (ValueError, OSError, ImportError) as error:
-            self.failure = ' '.join(str(error).split())
-            self.get_logger().error(traceback.format_exc() if self.debug else self.failure)
+        except BAD_INPUT as error:
+            line = ' '.join(str(error).split())
+            self.get_logger().error(traceback.format_exc() if self.debug else line)
             return TransitionCallbackReturn.FAILURE
-        except Exception as error:
-            self.failure = f'{type(error).__name__}: {error}'
+        except Exception:
             self.get_logger().error(traceback.format_exc())
             return TransitionCallbackReturn.FAILURE
         return TransitionCallbackReturn.SUCCESS
@@ -185,7 +184,8 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
 def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None) -> int:
     """Run a node until SIGINT, SIGTERM or shutdown; returns the exit status.
 
-    `make` gets the value of `--debug`. Bad input ends in one line on stderr and status 1.
+    `make` gets the value of `--debug`. Bad input ends in one line on stderr and status 1. What a
+    callback raises ends the process as well, after motion has come to rest.
     """
     arguments = list(sys.argv if argv is None else argv)
     debug = '--debug' in arguments
@@ -193,6 +193,7 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
         arguments.remove('--debug')
     if 'HOME' not in os.environ:  # rclpy must write its log somewhere
         os.environ.setdefault('ROS_LOG_DIR', '/tmp/ros_log')
+    os.environ.update(transport_additions(os.environ))  # before the middleware reads it
     node: LifecycleNode | None = None
     executor: Executor | None = None
     interrupt = Interrupt()
@@ -204,20 +205,24 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
             node.heed(interrupt)
             executor = node.make_executor()
             executor.add_node(node)
-        if node.get_parameter(AUTOSTART.name).value:
-            node.start()
-        while not node.interrupted and node.lifecycle_state != 'finalized':
-            node.spin_once(executor)
+        if node.get_parameter(AUTOSTART.name).value and not node.start():
+            return 1
+        _spin(node, executor)
         return 0
     except Interrupted:
         return 0
-    except (ValueError, OSError, ImportError) as error:
-        if debug:
+    except BAD_INPUT as error:
+        if debug or node is not None:
             raise
         print(f'{arguments[0].rsplit("/", 1)[-1]}: {" ".join(str(error).split())}', file=sys.stderr)
         return 1
     finally:
         _end(node, executor)
+
+
+def _spin(node: LifecycleNode, executor: Executor) -> None:
+    while not node.interrupted and node.lifecycle_state != 'finalized':
+        node.spin_once(executor)
 
 
 def _initialize(arguments: list[str]) -> None:

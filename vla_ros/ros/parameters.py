@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
-from rclpy.exceptions import InvalidParameterTypeException
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
@@ -31,12 +30,19 @@ class Parameter:
 
     def problem(self, value: Any) -> str:
         """Why a value is not allowed, in one line, or ''."""
+        kind = type(self.default)
+        if type(value) is not kind:
+            hint = f'; write {float(value)}' if kind is float and type(value) is int else ''
+            return f'{self.name}: {value!r}: a {TYPES[kind]} is needed{hint}'
         if self.choices and value not in self.choices:
             return f'{self.name}: {value!r}: allowed are {", ".join(self.choices)}'
-        below = self.low is not None and value < self.low
-        above = self.high is not None and value > self.high
-        if below or above:
-            return f'{self.name}: {value}: from {self.low} to {self.high} {self.unit} is allowed'
+        # Written so that a nan fails, too.
+        above_low = self.low is None or value >= self.low
+        below_high = self.high is None or value <= self.high
+        if not (above_low and below_high):
+            bounds = ' '.join(f'{word} {bound}' for word, bound in (
+                ('from', self.low), ('to', self.high)) if bound is not None)
+            return f'{self.name}: {value}: {bounds}{self.unit and " " + self.unit} is allowed'
         return ''
 
     def descriptor(self) -> ParameterDescriptor:
@@ -44,9 +50,13 @@ class Parameter:
         descriptor = ParameterDescriptor(
             description=self.description + unit,
             additional_constraints=f'one of {", ".join(self.choices)}' if self.choices else '')
-        if isinstance(self.default, float) and self.low is not None and self.high is not None:
-            descriptor.floating_point_range = [
-                FloatingPointRange(from_value=float(self.low), to_value=float(self.high))]
+        if self.low is not None and self.high is not None:
+            if isinstance(self.default, float):
+                descriptor.floating_point_range = [
+                    FloatingPointRange(from_value=float(self.low), to_value=float(self.high))]
+            else:
+                descriptor.integer_range = [
+                    IntegerRange(from_value=int(self.low), to_value=int(self.high), step=1)]
         return descriptor
 
 
@@ -70,14 +80,10 @@ class ParameterTable:
                                  f'it has {", ".join(names)}'
                                  + (f'; did you mean {near[0]}?' if near else ''))
         for row in self.rows:
-            try:
-                node.declare_parameter(row.name, row.default, row.descriptor())
-            except InvalidParameterTypeException:
-                value = given[row.name].value
-                raise ValueError(f'parameter {row.name!r}: {value!r}: a '
-                                 f'{TYPES[type(row.default)]} is needed') from None
-            except Exception as error:  # rclpy has a class of its own per range and type
-                raise ValueError(f'parameter {row.name!r}: {error}') from None
+            problem = row.problem(given[row.name].value) if row.name in given else ''
+            if problem:
+                raise ValueError(f'parameter {problem}')
+            node.declare_parameter(row.name, row.default, row.descriptor())
         node.add_on_set_parameters_callback(self._validated)
         self.snapshot(node)
 

@@ -34,6 +34,7 @@ LEARNT, PLAYED = ('bridge_0', 'bridge_1', 'bridge_2'), 'bridge_3'
 REMAPS = ('/ee_state:=joint_states', '/vla/instruction:=instruction')
 ACTION_TOPIC = 'recorded_action'
 START_S = 40.0     # the longest that the first command may take
+DOMAINS = range(215, 233)  # seldom chosen by hand; their ports are nobody's on Linux
 DRAW_S = 0.25
 CHECK_S = 0.1
 INTERRUPTED = 130
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     graph = describe({'robot': ROBOT, 'policy': POLICY, 'model': str(checkpoint.resolve()),
                       'enable_on_start': 'true'})
     record = Record(bind(policy, robot).planned)
-    view = _view(console, record, policy, args)
+    view = _view(console, record, policy, graph, args)
     stop = _StopSignals()
     try:
         with _own_stderr(logs / 'demo.log'), LoggedProcesses(logs) as processes:
@@ -151,7 +152,8 @@ def _conclude(console: Console, out: Path, record: Record, until_ns: int,
     subtitle = (f'{PLAYED} of BridgeData V2 through the live graph, {summary.seconds:.0f} s at '
                 f'{summary.rate:.0f} Hz; nearest neighbour among {notes["knn"]["frames"]} frames '
                 'of other clips: plumbing, not skill')
-    plot(record, until_ns, policy.period_ns, 'Commands and recorded actions', subtitle, picture)
+    plot(record, summary.error, until_ns, policy.period_ns, 'Commands and recorded actions',
+         subtitle, picture)
     figures.write_text(json.dumps(summary.json(), indent=2) + '\n')
     console.print(table(summary, [str(picture), str(figures), str(out / 'logs')]))
     spans = record.spans(until_ns)
@@ -185,12 +187,13 @@ def _player(bag: Path) -> Graph:
         '--remap', *REMAPS)),))
 
 
-def _view(console: Console, record: Record, policy: PolicyProfile,
+def _view(console: Console, record: Record, policy: PolicyProfile, graph: Graph,
           args: argparse.Namespace) -> View:
     from vla_ros.tools.live_view import LiveView, PlainView, Run
 
     shown = Run(f'vla-ros demo: {PLAYED} of BridgeData V2, robot {ROBOT}, policy {POLICY}',
-                args.seconds, policy.horizon * policy.period_ns / NS_PER_S)
+                args.seconds, policy.horizon * policy.period_ns / NS_PER_S,
+                tuple(process.name for process in graph.processes))
     if args.no_view or not console.is_terminal:
         return PlainView(console, record, shown)
     return LiveView(console, record, shown)
@@ -210,7 +213,7 @@ def _data(given: Path | None) -> Path:
 def _additions(environment: Mapping[str, str], logs: Path) -> dict[str, str]:
     """What keeps this graph to itself and its traces in the output folder."""
     additions = {
-        'ROS_DOMAIN_ID': str(SystemRandom().randint(1, 100)),
+        'ROS_DOMAIN_ID': str(SystemRandom().choice(DOMAINS)),
         'ROS_LOG_DIR': str(logs.resolve() / 'ros')}
     if environment.get('ROS_DISTRO') == 'humble':
         additions['ROS_LOCALHOST_ONLY'] = '1'

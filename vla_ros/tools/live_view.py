@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 import numpy as np
 from rich import box
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -18,7 +17,7 @@ from rich.text import Text
 
 from vla_ros.core.action_spec import Dimension, Kind
 from vla_ros.core.types import NS_PER_S
-from vla_ros.tools.record import ACTIVE, FAULT, PUBLISHER, WAITING, Record, Span, cause_name, stops
+from vla_ros.tools.record import ACTIVE, FAULT, PUBLISHER, WAITING, Record, Span, stops
 from vla_ros.tools.summary import amount
 
 STREAMS = {'image in': 'camera images', 'observation': 'observations',
@@ -37,11 +36,12 @@ WIDTH = 96
 
 @dataclass(frozen=True)
 class Run:
-    """What is being shown: a title, how long it takes, and how long a whole plan is."""
+    """What is being shown: how long it takes, how long a whole plan is, which nodes run."""
 
     title: str
     seconds: float
     plan_s: float
+    nodes: tuple[str, ...]
 
 
 class View(Protocol):
@@ -70,7 +70,8 @@ class LiveView:
         self._live.stop()
 
     def update(self, now_ns: int) -> None:
-        self._live.update(frame(self._record, self._run, now_ns, self._console.height),
+        size = self._console.size
+        self._live.update(frame(self._record, self._run, now_ns, size.width, size.height),
                           refresh=True)
 
 
@@ -100,6 +101,9 @@ class PlainView:
             self._print(self._line(now_ns))
 
     def _line(self, now_ns: int) -> str:
+        silent = _silent(self._record, self._run)
+        if silent or self._record.began_ns is None:
+            return f'starting {silent or "the recording"}'
         rates = ', '.join(f'{name} {self._record.rate(stream, now_ns):.1f} Hz'
                           for stream, name in STREAMS.items())
         first = self._record.latencies().get('first_command')
@@ -115,14 +119,15 @@ class PlainView:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def frame(record: Record, run: Run, now_ns: int, height: int) -> RenderableType:
-    """One picture of the live view, at most `height` lines: what does not fit is left out."""
+def frame(record: Record, run: Run, now_ns: int, width: int, height: int) -> RenderableType:
+    """One picture of the live view; a part that does not fit into `height` lines is left out."""
     spans = record.spans(now_ns)
+    held = stops(spans, record.spec)
     parts: list[tuple[int, RenderableType]] = [
-        (7, _head(record, run, spans, now_ns)),
-        (10, Columns([_rates(record, now_ns), _latencies(record)], padding=(0, 4))),
-        (4 + len(stops(spans, record.spec)), _holds(record, spans)),
-        (record.spec.size + 2, _dimensions(record))]
+        (6, _head(record, run, spans, now_ns, min(width, WIDTH))),
+        (10, _side_by_side(_rates(record, now_ns), _latencies(record))),
+        (3 + max(1, len(held)), Group(Text(), _holds(held))),
+        (3 + record.spec.size, Group(Text(), _dimensions(record)))]
     shown, left = [], height - 1
     for lines, part in parts:
         left -= lines
@@ -131,16 +136,22 @@ def frame(record: Record, run: Run, now_ns: int, height: int) -> RenderableType:
     return Group(*shown)
 
 
-def _head(record: Record, run: Run, spans: Sequence[Span], now_ns: int) -> RenderableType:
+def _silent(record: Record, run: Run) -> str:
+    """The nodes that have not spoken yet."""
+    return ', '.join(name for name in run.nodes if name not in record.statuses)
+
+
+def _head(record: Record, run: Run, spans: Sequence[Span], now_ns: int,
+          width: int) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
-    rows.add_column(style='cyan', no_wrap=True)
+    rows.add_column(style='cyan', no_wrap=True, min_width=11)
     rows.add_column(no_wrap=True, overflow='ellipsis')
     began_ns = record.began_ns
     passed = 0.0 if began_ns is None else (now_ns - began_ns) / NS_PER_S
-    cells = 56
+    cells = max(10, width - 33)
     rows.add_row('instruction', Text(f'“{record.sentence}”' if record.sentence else 'none yet',
                                      style='bold'))
-    rows.add_row('watchdog', _state(record, spans))
+    rows.add_row('watchdog', _state(record, run, spans))
     rows.add_row('run', _timeline(spans, began_ns, run.seconds, now_ns, cells)
                  + Text(f' {min(passed, run.seconds):4.1f} of {run.seconds:g} s'))
     left_s = 0.0
@@ -150,17 +161,18 @@ def _head(record: Record, run: Run, spans: Sequence[Span], now_ns: int) -> Rende
     rows.add_row('plan left', Text('█' * full, style='blue') + Text('░' * (cells - full), 'dim')
                  + Text(f' {left_s:4.2f} of {run.plan_s:g} s'))
     return Panel(rows, title=f'[bold]{run.title}', title_align='left', box=box.ROUNDED,
-                 border_style='bright_black', width=WIDTH)
+                 border_style='bright_black', width=width)
 
 
-def _state(record: Record, spans: Sequence[Span]) -> Text:
-    if not spans:
-        return Text('starting', style='bright_black')
+def _state(record: Record, run: Run, spans: Sequence[Span]) -> Text:
+    silent = _silent(record, run)
+    if silent or not spans:
+        return Text(f'starting {silent}', style='bright_black')
     span = spans[-1]
     colour = COLOURS.get(span.state, 'red')
     text = Text(f'● {span.state}', style=f'bold {colour}')
-    name = cause_name(span.cause, record.spec)
-    return text + Text(f' {span.seconds:.1f} s' + (f'  {name}' if name else ''), style=colour)
+    cause = f'  {span.cause}' if span.cause else ''
+    return text + Text(f' {span.seconds:.1f} s{cause}', style=colour)
 
 
 def _timeline(spans: Sequence[Span], began_ns: int | None, seconds: float, now_ns: int,
@@ -188,7 +200,7 @@ def _rates(record: Record, now_ns: int) -> Table:
 
 
 def _latencies(record: Record) -> Table:
-    rows = _listing('latency [ms]', 'p50', 'p99')
+    rows = _listing('latency, ms', 'p50', 'p99')
     known = record.latencies()
     for stage, name in STAGES.items():
         found = known.get(stage)
@@ -198,18 +210,17 @@ def _latencies(record: Record) -> Table:
     return rows
 
 
-def _holds(record: Record, spans: Sequence[Span]) -> RenderableType:
+def _holds(held: Mapping[str, tuple[int, float]]) -> Table:
     rows = _listing('watchdog holds', 'times', 'seconds')
-    found = stops(spans, record.spec)
-    for cause, (count, seconds) in found.items():
+    for cause, (count, seconds) in held.items():
         rows.add_row(Text(cause, style='yellow'), str(count), f'{seconds:.1f}')
-    if not found:
+    if not held:
         rows.add_row('none yet', '', '')
     return rows
 
 
 def _dimensions(record: Record) -> Table:
-    rows = _listing('dimension', 'command', 'last 4 s', 'seam', 'largest', 'clips')
+    rows = _listing('dimension', 'command', 'last 4 s', 'seam', 'largest seam', 'clips')
     clips = record.clips()
     for i, dimension in enumerate(record.spec.dimensions):
         history = record.commands[dimension.name].newest(HISTORY)
@@ -237,16 +248,20 @@ def _scale(record: Record, dimension: Dimension) -> float:
 
 def sparkline(values: Sequence[float], scale: float, signed: bool) -> str:
     """The values as one row of block characters; a signed zero is in the middle."""
-    if not len(values):
-        return ' ' * SPARK_CELLS
-    cells = [float(np.mean(part)) for part in np.array_split(np.asarray(values), SPARK_CELLS)
-             if len(part)]
-    shares = [value / scale if scale else 0.0 for value in cells]
+    size = HISTORY // SPARK_CELLS
+    first = len(values) % size  # what fills no cell is left out at the old end
+    cells = np.asarray(values[first:], dtype=np.float64).reshape(-1, size).mean(axis=1)
+    shares = cells / scale if scale else np.zeros(len(cells))
     if signed:
-        shares = [(share + 1.0) / 2.0 for share in shares]
-    top = len(BARS) - 1
-    return ''.join(BARS[min(top, max(0, round(share * top)))] for share in shares).rjust(
-        SPARK_CELLS)
+        shares = (shares + 1.0) / 2.0
+    levels = np.clip(np.round(shares * (len(BARS) - 1)), 0, len(BARS) - 1).astype(int)
+    return ''.join(BARS[level] for level in levels).rjust(SPARK_CELLS)
+
+
+def _side_by_side(left: Table, right: Table) -> Table:
+    both = Table.grid(padding=(0, 4))
+    both.add_row(left, right)
+    return both
 
 
 def _listing(first: str, *others: str) -> Table:

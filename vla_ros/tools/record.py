@@ -73,7 +73,7 @@ class Record:
         self.statuses: dict[str, Mapping[str, str]] = {}
         self.plan: Plan | None = None
         self.seam: Floats | None = None
-        self.seam_max = np.zeros(spec.size)
+        self.seam_max: Floats = np.zeros(spec.size)
         self.began_ns: int | None = None  # the first command
         self._changes: list[tuple[int, str, str]] = []
         self._arrivals: defaultdict[str, deque[int]] = defaultdict(deque)

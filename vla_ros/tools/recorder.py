@@ -116,7 +116,7 @@ def listening(record: Record, policy: PolicyProfile, robot: RobotProfile,
         rclpy.try_shutdown()
 
 
-def _image_type(camera: CameraProfile) -> type:
+def _image_type(camera: CameraProfile) -> Any:
     return CompressedImage if camera.transport is Transport.COMPRESSED else Image
 
 

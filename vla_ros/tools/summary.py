@@ -140,7 +140,7 @@ def table(summary: Summary, files: Sequence[str]) -> RenderableType:
     rows.add_row('in', f'{summary.images} camera images, {summary.observations} observations, '
                  f'{summary.chunks} action chunks')
     rows.add_row('out', f'{summary.commands} commands at {summary.rate:.1f} Hz; longest gap '
-                 f'{summary.longest_gap_ms:.1f} ms; {summary.ticks_missed} ticks missed')
+                 f'heard {summary.longest_gap_ms:.1f} ms; {summary.ticks_missed} ticks missed')
     held = [f'{count} x {cause}, {seconds:.1f} s in all'
             for cause, (count, seconds) in summary.stops.items()]
     rows.add_row('watchdog holds', '\n'.join(held) or 'none')
@@ -159,10 +159,12 @@ def table(summary: Summary, files: Sequence[str]) -> RenderableType:
 
 
 def amount(value: float, unit: str, per: str = '') -> str:
-    """A length in mm, an angle in mrad, anything else as it is."""
-    small = {'m': 'mm', 'rad': 'mrad'}.get(unit)
-    text = f'{value * 1e3:.1f} {small}' if small else f'{value:.2f}'
-    return f'{text}{per}'
+    """For people: lengths in mm, angles in mrad but in rad per second, others as they are."""
+    if unit == 'm':
+        return f'{value * 1e3:.1f} mm{per}'
+    if unit == 'rad':
+        return f'{value:.2f} rad{per}' if per else f'{value * 1e3:.1f} mrad'
+    return f'{value:.2f}'
 
 
 def group_rms(values: dict[str, float], units: dict[str, str], unit: str) -> float:
