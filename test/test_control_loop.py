@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -576,6 +577,23 @@ def test_the_first_command_of_a_plan_is_told_once() -> None:
     assert rig.tick().first_of_plan is None
 
 
+def test_a_number_gone_wrong_inside_never_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = driving()
+    step = rig.loop._limiter.step
+
+    def broken(*arguments: Any) -> Any:
+        motion, clips = step(*arguments)
+        return replace(motion, velocity=motion.velocity * np.nan), clips
+
+    monkeypatch.setattr(rig.loop._limiter, 'step', broken)
+    rig.steady([0.9, 0.9])
+    assert rig.tick().state is State.FAULT
+    assert 'not finite' in rig.loop.cause
+    until_rest(rig)
+    assert_smooth(rig)
+    assert 'reset first' in rig.enable()
+
+
 # --- holds ---
 
 def test_an_exhausted_plan_holds_and_a_fresh_one_resumes_by_itself() -> None:
@@ -772,6 +790,20 @@ def test_a_velocity_never_drives_the_measured_state_out_of_its_limits() -> None:
     assert np.all(rig.measured <= 1.0 + 1e-9)
     np.testing.assert_allclose(rig.measured, 1.0, atol=1e-6)
     assert rig.loop.clips['position'].min() > 0
+
+
+@pytest.mark.parametrize('row', [[5.0, 1.0], [-5.0, -1.0]])
+def test_a_state_that_is_measured_seldom_still_stops_the_velocity_in_time(row: list[float]) -> None:
+    rig = rig_of(Kind.VELOCITY, Kind.DELTA)
+    rig.start([0.0, 0.0])
+    for k in range(200):
+        rig.measuring = k % 10 == 0
+        rig.steady(row)
+        rig.tick()
+        assert np.all(np.abs(rig.measured) <= 1.0 + 1e-6)
+    assert np.all(np.abs(rig.measured) > 0.95)
+    speeds = np.array([c.velocities for c in rig.sent if c is not None])
+    assert np.all(np.abs(np.diff(speeds, axis=0)) <= 4.0 * PERIOD + 1e-9)
 
 
 def test_a_delta_is_sent_as_the_velocity_that_makes_it_in_one_policy_period() -> None:

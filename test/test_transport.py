@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import subprocess
@@ -12,7 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from vla_ros.ros import transport
-from vla_ros.ros.transport import free_shared_memory, shipped_profile, transport_additions
+from vla_ros.ros.transport import (
+    free_shared_memory,
+    remove_stale_segments,
+    shipped_profile,
+    transport_additions,
+)
 
 PLENTY = 1 << 30
 CONTAINER = 64 << 20
@@ -42,8 +48,8 @@ def test_little_shared_memory_gets_the_small_profile() -> None:
 
 
 def test_free_shared_memory_is_that_of_the_file_system(tmp_path: Path) -> None:
-    assert free_shared_memory(str(tmp_path)) > 0
-    assert free_shared_memory(str(tmp_path / 'missing')) == 0
+    assert free_shared_memory(tmp_path) > 0
+    assert free_shared_memory(tmp_path / 'missing') == 0
 
 
 def test_without_a_figure_the_shared_memory_of_this_machine_decides(
@@ -52,6 +58,25 @@ def test_without_a_figure_the_shared_memory_of_this_machine_decides(
     assert transport_additions({}) == transport_additions({}, CONTAINER)
     monkeypatch.setattr(transport, 'free_shared_memory', lambda: PLENTY)
     assert transport_additions({}) == transport_additions({}, PLENTY)
+
+
+def test_only_segments_without_a_living_owner_are_removed(tmp_path: Path) -> None:
+    owned, stale, fresh = ('fastdds_0a', 'fastdds_0b', 'fastdds_0c')
+    kept = ('fastdds_port7411', 'fastdds_port7411_el', 'other', 'other_el')
+    for name in (owned, stale, fresh):
+        for path in (tmp_path / name, tmp_path / f'{name}_el'):
+            path.touch()
+    for name in kept:
+        (tmp_path / name).touch()
+    for path in tmp_path.iterdir():
+        if fresh not in path.name:
+            os.utime(path, (0, 0))
+    with (tmp_path / f'{owned}_el').open() as owner:
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        assert remove_stale_segments(tmp_path) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {
+        owned, f'{owned}_el', fresh, f'{fresh}_el', *kept}
+    assert remove_stale_segments(tmp_path / 'missing') == 0
 
 
 def test_an_installation_without_the_profile_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

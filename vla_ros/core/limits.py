@@ -112,6 +112,7 @@ class Limiter:
         self.limits = limits
         self._gripper = spec.of_kind(Kind.GRIPPER)
         self._position = spec.of_kind(Kind.POSITION)
+        self._placeable = np.array([d.kind is Kind.POSITION for d in spec.dimensions])
         self._quaternion = spec.quaternion()
         self._flow = spec.of_kind(Kind.VELOCITY, Kind.DELTA)
         groups = (spec.of_group(g) for g in (Group.TRANSLATION, Group.ROTATION, Group.JOINTS))
@@ -163,9 +164,10 @@ class Limiter:
         change = wanted - velocity
         chosen = velocity + self._scaled(change, self._accelerate)
         # Scaling a group may have slowed the braking of a member: braking for a target, a position
-        # or velocity limit comes before direction.
-        towards = np.where(wish > 0.0, allowed, top)
-        back = np.where(wish < 0.0, allowed, top)
+        # or velocity limit comes before direction, and so does turning back from one passed by.
+        away = np.where(self._placeable, 0.0, top)
+        towards = np.where(wish >= 0.0, allowed, away)
+        back = np.where(wish <= 0.0, allowed, away)
         slowest = velocity - self._accelerate
         fastest = velocity + self._accelerate
         chosen = np.clip(chosen, slowest, np.maximum(towards, slowest))

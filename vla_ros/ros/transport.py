@@ -6,13 +6,17 @@ because they do not fit into its shared-memory segment of half a megabyte.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from vla_ros.profiles.locate import config_folder
 
 PROFILE_VARIABLES = ('FASTDDS_DEFAULT_PROFILES_FILE', 'FASTRTPS_DEFAULT_PROFILES_FILE')
+SHARED_MEMORY = Path('/dev/shm')
 PROFILE = 'fastdds.xml'
 SMALL_PROFILE = 'fastdds_small.xml'
 ENOUGH_SHARED_MEMORY = 1 << 29
@@ -46,10 +50,32 @@ def shipped_profile(name: str = PROFILE) -> Path:
     return path
 
 
-def free_shared_memory(path: str = '/dev/shm') -> int:
+def remove_stale_segments(folder: Path = SHARED_MEMORY) -> int:
+    """Give back the shared memory of processes that were killed; how many segments it was.
+
+    Nothing else does: Fast DDS removes a segment only when its owner ends well. The owner holds a
+    lock on the file beside it for as long as it lives, so that files in use stay.
+    """
+    removed = 0
+    # A new segment is not locked from its first instant.
+    oldest = time.time() - 60.0
+    for lock in folder.glob('fastdds_*_el'):
+        if '_port' in lock.name:
+            continue
+        with suppress(OSError), lock.open() as file:
+            if os.fstat(file.fileno()).st_mtime > oldest:
+                continue
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.with_name(lock.name[:-len('_el')]).unlink(missing_ok=True)
+            lock.unlink()
+            removed += 1
+    return removed
+
+
+def free_shared_memory(folder: Path = SHARED_MEMORY) -> int:
     """Free bytes of the file system in which Fast DDS shares memory; 0 where there is none."""
     try:
-        status = os.statvfs(path)
+        status = os.statvfs(folder)
     except OSError:
         return 0
     return status.f_bavail * status.f_frsize

@@ -131,7 +131,7 @@ def _watch(record: Record, view: View, policy: PolicyProfile, robot: RobotProfil
             if record.began_ns is None and now > give_up:
                 raise ValueError(_no_command(record))
             if record.began_ns and now_ns >= record.began_ns + round(seconds * NS_PER_S):
-                break
+                return now_ns
     return time.time_ns()
 
 
