@@ -354,10 +354,11 @@ class Feed:
         self.chunks = graph.node.create_publisher(JointTrajectory, 'action_chunk', PLAN)
         self._timers: list[Any] = []
 
-    def begin(self) -> Feed:
+    def begin(self, plans: bool = True) -> Feed:
         """Publish the state at 50 Hz and a plan at 5 Hz while the graph is spun."""
-        self._timers = [self._graph.every(0.02, self.send_state),
-                        self._graph.every(0.2, self.send_plan)]
+        self._timers = [self._graph.every(0.02, self.send_state)]
+        if plans:
+            self._timers.append(self._graph.every(0.2, self.send_plan))
         return self
 
     def end(self) -> None:

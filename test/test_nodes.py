@@ -19,7 +19,6 @@ from builtin_interfaces.msg import Time  # noqa: E402
 from diagnostic_msgs.msg import DiagnosticStatus  # noqa: E402
 from live import (  # noqa: E402
     GRIPPER,
-    SPEED,
     TWIST,
     Camera,
     Feed,
@@ -88,7 +87,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(running: Stage) -> Iterator[Stage]:
     """At rest, waiting, without a plan."""
-    running.feed.row = {'dx': SPEED * 0.2}
     running.live.until(lambda: running.live.reset().success, 'reset')
     running.live.says('waiting')
     yield running
@@ -126,7 +124,7 @@ def test_enable_disable_and_reset_answer_in_words(stage: Stage) -> None:
 
 def test_a_plan_from_before_the_reset_is_dropped_and_counted(stage: Stage) -> None:
     live = stage.live
-    live.every(0.02, stage.feed.send_state)
+    stage.feed.begin(plans=False)
     old = stage.feed.plan()
     stage.feed.chunks.publish(old)
     live.until(lambda: live.ask_enable().message != 'no plan yet', 'plan')
@@ -185,7 +183,7 @@ def test_every_value_of_the_diagnostics_can_be_read(stage: Stage) -> None:
 
 def test_diagnostics_come_once_a_second_also_while_something_is_wrong(stage: Stage) -> None:
     live = stage.live
-    live.every(0.02, stage.feed.send_state)
+    stage.feed.begin(plans=False)
     live.more_reports(1)
     have = len(live.reports['action_publisher'])
     begin = live.now_ns()
@@ -248,11 +246,12 @@ def test_a_malformed_plan_is_a_named_fault_and_stops_the_motion(
 def test_a_joint_state_that_says_nothing_keeps_the_robot_still(
         message: JointState, line: str, stage: Stage) -> None:
     live = stage.live
-    timers = [live.every(0.02, lambda: stage.feed.states.publish(message)),
-              live.every(0.1, stage.feed.send_plan)]
+    timers = [live.every(0.02, lambda: stage.feed.states.publish(message))]
     sent = len(stage.twists)
     if line:
         live.line(stage.publisher, line)
+    live.more_reports(2)  # by then the state of the test before is too old
+    timers.append(live.every(0.1, stage.feed.send_plan))
     refusal = live.until(
         lambda: 'no fresh state' in (text := live.ask_enable().message) and text, 'refusal')
     assert refusal.startswith('dx: no fresh state: x ')
@@ -269,6 +268,12 @@ def test_a_status_of_another_kind_is_named_and_nothing_stops(stage: Stage) -> No
     assert stage.twists.moving()
 
 
+def lines(output: str) -> list[str]:
+    """Without those of ROS's own C libraries."""
+    return [line for line in output.strip().splitlines()
+            if '[rcl]' not in line and '[rmw_fastrtps' not in line]
+
+
 def start_failing(live: Graph, executable: str, parameters: dict[str, Any],
                   *words: str) -> tuple[int, str]:
     process = live.start(executable, parameters, words=words).may_end()
@@ -280,7 +285,7 @@ def test_a_profile_that_does_not_exist_ends_in_one_line(executable: str, live: G
     status, output = start_failing(live, executable, {'robot': 'widow'})
     assert status == 1
     assert output.count("robot profile 'widow': not found") == 1
-    assert len(output.strip().splitlines()) == 1
+    assert len(lines(output)) == 1
     status, output = start_failing(live, executable, {'robot': 'widow'}, '--debug')
     assert status == 1
     assert 'Traceback' in output
@@ -297,7 +302,7 @@ def test_a_wrong_parameter_ends_in_one_line(
     status, output = start_failing(live, 'action_publisher', parameters)
     assert status == 1
     assert line in output
-    assert len(output.strip().splitlines()) == 1
+    assert len(lines(output)) == 1
 
 
 @pytest.mark.parametrize(('words', 'line'), [
@@ -308,7 +313,7 @@ def test_wrong_arguments_end_in_one_line(words: list[str], line: str, live: Grap
     process = live.run([sys.executable, '-m', 'vla_ros.nodes.camera_node', *words]).may_end()
     assert process.wait() == 1
     assert line in process.output
-    assert len(process.output.strip().splitlines()) == 1
+    assert len(lines(process.output)) == 1
 
 
 def test_cpus_that_this_machine_lacks_are_named(live: Graph, tmp_path: Path) -> None:
@@ -316,7 +321,7 @@ def test_cpus_that_this_machine_lacks_are_named(live: Graph, tmp_path: Path) -> 
     status, output = start_failing(live, 'inference_node', {**PUBLISHER, 'engine': engine})
     assert status == 1
     assert f'{engine}: affinity: [0, 4000]: CPU 4000 is not available; this process may use' in output
-    assert len(output.strip().splitlines()) == 1
+    assert len(lines(output)) == 1
 
 
 # --- images at the edge of inference_node ----------------------------------------------------
@@ -366,7 +371,8 @@ def test_an_image_that_cannot_be_used_is_named_and_nothing_is_planned(
 
 def test_a_lifecycle_manager_can_drive_action_publisher(live: Graph, tmp_path: Path) -> None:
     robot = gentle(tmp_path)
-    twists, feed = Twists(live, robot), Feed(live).begin()
+    twists = Twists(live, robot)
+    Feed(live).begin()
     node = live.start('action_publisher', {**PUBLISHER, 'robot': robot, 'autostart': False})
     assert live.state('action_publisher') == 'unconfigured'
     assert live.transition('action_publisher', 'configure')
@@ -600,8 +606,9 @@ def broken(live: Graph, folder: Path, patch: str) -> tuple[Running, Twists]:
     program.write_text(code)
     twists = Twists(live, robot)
     Feed(live).begin()
-    process = live.run([sys.executable, str(program), '--ros-args', '-r', f'__ns:=/{live.namespace}',
-                        '-p', f'robot:={robot}', '-p', 'policy:=scripted_bridge'])
+    process = live.run([sys.executable, str(program), '--ros-args',
+                        '-r', f'__ns:=/{live.namespace}', '-p', f'robot:={robot}',
+                        '-p', 'policy:=scripted_bridge'])
     live.active('action_publisher')
     live.enable()
     live.until(twists.moving, 'motion')
@@ -638,21 +645,23 @@ def test_a_sink_that_fails_is_a_named_fault_while_the_others_brake(
     assert process.process.poll() is None
 
 
-def test_of_two_that_start_at_once_neither_drives(live: Graph) -> None:
-    """Both wait for the other, and both are refused: a person decides."""
+def test_of_two_that_start_at_once_none_drives_beside_the_other(live: Graph) -> None:
+    """Each waits for the other to leave: who gives up first leaves the other alone."""
     parameters = {**PUBLISHER, 'lease_wait': 3.0, 'enable_on_start': True}
     twists = Twists(live)
     Feed(live).begin()
     two = [live.start('action_publisher', parameters, name=name).may_end()
            for name in ('first', 'second')]
-    live.until(lambda: all(one.process.poll() is not None for one in two), 'both end')
-    assert [one.process.returncode for one in two] == [1, 1]
+    sent = live.until(
+        lambda: any(one.process.poll() is not None for one in two) and [len(twists)], 'one ends')
+    assert sent == [0], 'nobody commands while both are there'
     for one, other in zip(two, ('second', 'first'), strict=True):
-        assert (f'second command publisher: /{live.namespace}/{other} on '
-                f'/{live.namespace}/{TWIST}; stop it or remap one of the two (waited 3 s)'
-                ) in one.output
+        line = f'second command publisher: /{live.namespace}/{other} on /{live.namespace}/{TWIST}'
+        assert f'{line}; stop it or remap one of the two; waiting for it to leave' in one.output
+        if one.process.poll() is not None:
+            assert one.process.returncode == 1
+            assert f'{line}; stop it or remap one of the two (waited 3 s)' in one.output
         assert 'Traceback' not in one.output
-    assert not len(twists)
 
 
 def test_an_old_instance_gets_time_to_leave(live: Graph) -> None:

@@ -164,6 +164,23 @@ def test_huge_actions_move_no_faster_than_the_limits(robot: str) -> None:
         assert np.all((reached > low[:3] - 1e-3) & (reached < high[:3] + 1e-3)), m.time
 
 
+def test_position_limit_is_kept_though_the_state_comes_at_5_hz() -> None:
+    """As in the bags: between two measurements the arm moves by up to 50 mm."""
+    def seldom(sample: Any, time: float) -> Any:
+        return sample if round(time * 100) % 20 == 0 else None
+
+    def outwards(observation: Any, actions: Any, time: float) -> Any:
+        wanted = np.zeros_like(actions)
+        wanted[:, 0] = 0.05
+        return wanted
+
+    story = driving('widowx_bridge').answering(outwards).measuring(seldom).play(6.0)
+    high = story.binding.limits.position_high[0]
+    reached = np.array([m.measured[0] for m in story.moments])
+    assert reached.max() == pytest.approx(high, abs=1e-3)
+    assert story.states(0.4, 6.0) == {'active'}
+
+
 @BOTH
 def test_engine_slow_towards_the_horizon_stretches_then_holds(robot: str) -> None:
     horizon = 0.8 if robot == 'widowx_bridge' else 1.0

@@ -29,8 +29,13 @@ CONTAINER = 64 << 20
     {'RMW_IMPLEMENTATION': 'rmw_fastrtps_dynamic_cpp'}, {'FASTDDS_DEFAULT_PROFILES_FILE': ''}])
 def test_the_profile_is_added_for_fast_dds(environment: dict[str, str]) -> None:
     path = str(shipped_profile('fastdds.xml'))
-    assert transport_additions(environment, PLENTY) == {
-        'FASTDDS_DEFAULT_PROFILES_FILE': path, 'FASTRTPS_DEFAULT_PROFILES_FILE': path}
+    assert transport_additions(environment, PLENTY) == {'FASTDDS_DEFAULT_PROFILES_FILE': path}
+
+
+def test_humble_gets_the_profile_by_its_old_name() -> None:
+    path = str(shipped_profile('fastdds.xml'))
+    added = transport_additions({'ROS_DISTRO': 'humble'}, PLENTY)
+    assert added == {'FASTRTPS_DEFAULT_PROFILES_FILE': path}
 
 
 @pytest.mark.parametrize('environment', [

@@ -33,7 +33,7 @@ class CommandWatch:
     def wait(self, limit_s: float) -> None:
         """Let an old instance's endpoints expire. Raises ValueError where somebody stays.
 
-        Two that start at once see each other and both refuse: neither drives.
+        Two that start at once wait for each other: when one gives up, the other is alone.
         """
         begin = time.monotonic()
         told = False

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode as RclpyLifecycleNode
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.signals import SignalHandlerOptions
-from rclpy.utilities import remove_ros_args
 
 from vla_ros.ros.parameters import Parameter, ParameterTable
 from vla_ros.ros.transport import transport_additions
@@ -227,8 +227,8 @@ def _spin(node: LifecycleNode, executor: Executor) -> None:
 
 def _initialize(arguments: list[str]) -> None:
     """Start ROS. Raises ValueError with one line on arguments that it does not take."""
-    strangers = remove_ros_args(arguments)[1:]
-    if strangers:
+    strangers = list(takewhile(lambda word: word != '--ros-args', arguments[1:]))
+    if strangers:  # a deprecated form of ROS would take robot:=so101 for a remap
         raise ValueError(f'argument {strangers[0]!r}: a node takes --debug and ROS arguments, such '
                          'as --ros-args -p robot:=so101')
     try:

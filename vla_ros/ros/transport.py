@@ -16,6 +16,7 @@ from pathlib import Path
 from vla_ros.profiles.locate import config_folder
 
 PROFILE_VARIABLES = ('FASTDDS_DEFAULT_PROFILES_FILE', 'FASTRTPS_DEFAULT_PROFILES_FILE')
+OLD_DISTRIBUTIONS = ('humble', 'iron')  # they read the second variable; later ones complain of it
 SHARED_MEMORY = Path('/dev/shm')
 PROFILE = 'fastdds.xml'
 SMALL_PROFILE = 'fastdds_small.xml'
@@ -28,8 +29,8 @@ def transport_additions(environment: Mapping[str, str],
     """What to add to `environment` so that ROS processes started with it lose no images.
 
     `shared_memory`: free bytes, default those of this machine. Empty where the user has set a
-    profile of their own or another middleware than Fast DDS. Humble reads the second variable,
-    later distributions the first. Raises ValueError with one line where the profile is missing.
+    profile of their own or another middleware than Fast DDS. Raises ValueError with one line where
+    the profile is missing.
     """
     if any(environment.get(variable) for variable in PROFILE_VARIABLES):
         return {}
@@ -38,7 +39,8 @@ def transport_additions(environment: Mapping[str, str],
         return {}
     free = free_shared_memory() if shared_memory is None else shared_memory
     profile = shipped_profile(PROFILE if free >= ENOUGH_SHARED_MEMORY else SMALL_PROFILE)
-    return dict.fromkeys(PROFILE_VARIABLES, str(profile))
+    old = environment.get('ROS_DISTRO') in OLD_DISTRIBUTIONS
+    return {PROFILE_VARIABLES[old]: str(profile)}
 
 
 def shipped_profile(name: str = PROFILE) -> Path:
