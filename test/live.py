@@ -66,7 +66,7 @@ class Running:
         self._file = log.open('wb')
         self.process = subprocess.Popen(list(line), env=dict(environment), cwd=ROOT,
                                         stdin=subprocess.DEVNULL, stdout=self._file,
-                                        stderr=self._file)
+                                        stderr=self._file, start_new_session=True)
 
     @property
     def output(self) -> str:
@@ -80,6 +80,11 @@ class Running:
     def signal(self, number: int) -> None:
         self._told_to_end = True
         self.process.send_signal(number)
+
+    def interrupt_group(self) -> None:
+        """As Ctrl-C in a terminal does: it and its children."""
+        self._told_to_end = True
+        os.killpg(self.process.pid, signal.SIGINT)
 
     def may_end(self) -> Running:
         """Its end is what the test is about."""

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_ros.core.action_spec import ActionSpec, Group, Kind
-from vla_ros.core.chunk_buffer import ChunkBuffer, pad, stretch
+from vla_ros.core.chunk_buffer import ChunkBuffer, stretch
 from vla_ros.core.interpolation import Interpolator
 from vla_ros.core.merging import Merge
+from vla_ros.core.padding import pad
 from vla_ros.core.types import ActionChunk, Floats, Plan
 
 PERIOD = 200 * MS

@@ -653,6 +653,35 @@ def test_resume_waits_for_a_measured_state_and_says_so() -> None:
     assert rig.loop.state is State.ACTIVE
 
 
+@pytest.mark.parametrize('by_hand', [False, True])
+def test_motion_does_not_begin_from_a_state_that_was_measured_before_the_last_one_ended(
+        by_hand: bool) -> None:
+    rig = driving()
+    rig.measuring = False
+    rig.drive([0.9, 0.9], 0.2)
+    if by_hand:
+        rig.loop.disable()
+        rig.run(0.2)
+        rig.steady([rig.measured[0] - 0.25] * 2)  # near what was measured long ago
+        assert rig.enable() == 'no state has been measured since the last motion ended'
+    else:
+        rig.alive = False
+        rig.status('hold', 'late news')
+        rig.run(0.2)
+        rig.alive = True
+        rig.drive([0.9, 0.9], 0.06)
+        assert rig.loop.state is State.HOLDING
+    rig.measuring = True
+    rig.tick()
+    rig.drive([rig.measured[0]] * 2, 0.1)
+    assert_smooth(rig)
+    if by_hand:
+        assert rig.enable() == ''
+    rig.drive([0.9, 0.9], 0.5)
+    assert rig.loop.state is State.ACTIVE
+    assert_smooth(rig)
+
+
 def test_a_robot_that_was_pushed_during_a_hold_resumes_from_where_it_is() -> None:
     rig = driving()
     rig.run(2.0)

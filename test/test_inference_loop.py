@@ -94,7 +94,8 @@ def test_deltas_are_anchored_at_the_state_of_the_observation_and_not_of_the_arri
     side.see(state=(2.0, 6.0))
     plan = side.answer(request, [[0.1, 0.1], [0.1, 0.2], [0.1, 0.3], [0.1, 0.4]])
     assert plan is not None
-    np.testing.assert_allclose(plan.values, [[1.1, 5.1], [1.2, 5.2], [1.3, 5.3], [1.4, 5.4]])
+    np.testing.assert_allclose(
+        plan.values, [[1.0, 5.1], [1.1, 5.2], [1.2, 5.3], [1.3, 5.4], [1.4, 5.4]])
 
 
 def test_without_a_state_at_the_stamp_nothing_is_anchored() -> None:

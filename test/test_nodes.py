@@ -1,4 +1,4 @@
-"""The nodes at their edges: lifecycle, names, clocks, services, bad input. Real processes over DDS."""
+"""The nodes at their edges: lifecycle, names, clocks, services, bad input. Processes over DDS."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture
 def stage(running: Stage) -> Iterator[Stage]:
     """At rest, waiting, without a plan."""
-    running.live.until(lambda: running.live.reset().success, 'reset')
+    stamps = len(running.live.reset_stamps)
+    assert running.live.reset().success
+    running.live.until(lambda: len(running.live.reset_stamps) > stamps, 'reset_stamp')
     running.live.says('waiting')
     yield running
     running.feed.end()
@@ -254,7 +256,7 @@ def test_a_joint_state_that_says_nothing_keeps_the_robot_still(
     timers.append(live.every(0.1, stage.feed.send_plan))
     refusal = live.until(
         lambda: 'no fresh state' in (text := live.ask_enable().message) and text, 'refusal')
-    assert refusal.startswith('dx: no fresh state: x ')
+    assert 'no fresh state: x ' in refusal
     assert len(stage.twists) == sent
     for timer in timers:
         live.node.destroy_timer(timer)
@@ -320,8 +322,8 @@ def test_cpus_that_this_machine_lacks_are_named(live: Graph, tmp_path: Path) -> 
     engine = changed_profile(tmp_path, 'engines', 'cpu', lambda p: p.update(affinity=[0, 4000]))
     status, output = start_failing(live, 'inference_node', {**PUBLISHER, 'engine': engine})
     assert status == 1
-    assert f'{engine}: affinity: [0, 4000]: CPU 4000 is not available; this process may use' in output
-    assert len(lines(output)) == 1
+    (line,) = lines(output)
+    assert f'{engine}: affinity: [0, 4000]: CPU 4000 is not available; this process may use' in line
 
 
 # --- images at the edge of inference_node ----------------------------------------------------
@@ -652,16 +654,23 @@ def test_of_two_that_start_at_once_none_drives_beside_the_other(live: Graph) -> 
     Feed(live).begin()
     two = [live.start('action_publisher', parameters, name=name).may_end()
            for name in ('first', 'second')]
-    sent = live.until(
-        lambda: any(one.process.poll() is not None for one in two) and [len(twists)], 'one ends')
-    assert sent == [0], 'nobody commands while both are there'
+    def faulty(name: str) -> bool:
+        return live.message(name).startswith('fault: second command publisher')
+
+    def decided() -> bool:
+        """One has ended, or both were active before they could see each other."""
+        return (any(one.process.poll() is not None for one in two)
+                or all(map(faulty, ('first', 'second'))))
+
+    live.until(decided, 'one ends or both are faulty')
     for one, other in zip(two, ('second', 'first'), strict=True):
         line = f'second command publisher: /{live.namespace}/{other} on /{live.namespace}/{TWIST}'
-        assert f'{line}; stop it or remap one of the two; waiting for it to leave' in one.output
         if one.process.poll() is not None:
             assert one.process.returncode == 1
             assert f'{line}; stop it or remap one of the two (waited 3 s)' in one.output
         assert 'Traceback' not in one.output
+    if all(one.process.poll() is None for one in two):
+        live.silent(twists)
 
 
 def test_an_old_instance_gets_time_to_leave(live: Graph) -> None:

@@ -123,7 +123,8 @@ def describe_replay(given: Mapping[str, str]) -> Graph:
     if values['loop'] == 'true':
         arguments.append('--loop')
     if values['remap']:
-        arguments += ['--remap', *values['remap'].split()]
+        # Names of a bag are relative to the namespace, whatever the bag says.
+        arguments += ['--remap', *(rule.lstrip('/') for rule in values['remap'].split())]
     player = Process('bag_player', 'bag_player', given.get('namespace', ''), {},
                      arguments=tuple(arguments), lifecycle=False)
     return Graph((*graph.processes, player), graph.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from launch.actions import (
     DeclareLaunchArgument,
@@ -12,8 +13,10 @@ from launch.actions import (
     SetEnvironmentVariable,
     Shutdown,
 )
+from launch.events.process import ProcessExited
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode, Node
+from launch_ros.parameter_descriptions import ParameterValue
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from vla_ros.bringup.graph import Argument, Graph, Process
@@ -47,6 +50,17 @@ def action(process: Process) -> Node:
     kind = LifecycleNode if process.lifecycle else Node
     return kind(
         package=PACKAGE, executable=process.executable, name=process.name,
-        namespace=process.namespace, parameters=[dict(process.parameters)],
+        namespace=process.namespace, parameters=[parameters(process)],
         remappings=list(process.remappings), arguments=list(process.arguments), output='screen',
-        on_exit=Shutdown(reason=f'{process.name} ended'))
+        on_exit=partial(_ended, process.name))
+
+
+def _ended(name: str, event: ProcessExited, context: LaunchContext) -> list[Shutdown]:
+    """Nothing while the launch ends already: a second shutdown would be an error."""
+    return [] if context.is_shutdown else [Shutdown(reason=f'{name} ended')]
+
+
+def parameters(process: Process) -> dict[str, ParameterValue]:
+    """With their types: launch would read a sentence such as `1` or `a: b` as YAML."""
+    return {name: ParameterValue(value, value_type=type(value))
+            for name, value in process.parameters.items()}

@@ -43,19 +43,22 @@ def command(process: Process, parameters_file: Path | None,
 class GraphProcesses:
     """The running processes of a graph; a context manager that ends them all, in order.
 
-    `output`: where their output goes, as for subprocess.Popen.
+    `lines`: their command lines. `output`: where their output goes, as for subprocess.Popen.
+    `start`: false only prepares them.
     """
 
     def __init__(self, graph: Graph, remaps: Sequence[str] = (),
-                 environment: Mapping[str, str] | None = None, output: Any = None) -> None:
+                 environment: Mapping[str, str] | None = None, output: Any = None,
+                 start: bool = True) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix='vla_ros_')
         environment = dict(os.environ if environment is None else environment)
         environment |= transport_additions(environment)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        for process in graph.processes:
-            file = self._parameters(process)
-            self.running[process.name] = subprocess.Popen(
-                command(process, file, remaps), env=environment, stdout=output, stderr=output,
+        self.lines = {process.name: command(process, self._parameters(process), remaps)
+                      for process in graph.processes}
+        for name, line in self.lines.items() if start else ():
+            self.running[name] = subprocess.Popen(
+                line, env=environment, stdout=output, stderr=output,
                 start_new_session=True)  # Ctrl-C reaches them through us, in order
 
     def __enter__(self) -> GraphProcesses:
@@ -92,7 +95,8 @@ class GraphProcesses:
         if not process.parameters:
             return None
         file = Path(self._folder.name) / f'{process.name}.yaml'
-        file.write_text(yaml.safe_dump({'/**': {'ros__parameters': dict(process.parameters)}}))
+        file.write_text(yaml.safe_dump({'/**': {'ros__parameters': dict(process.parameters)}}),
+                        encoding='utf-8')
         return file
 
 

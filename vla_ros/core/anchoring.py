@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_ros.core.action_spec import ActionSpec, Group, Kind, Rotation
+from vla_ros.core.padding import pad
 from vla_ros.core.rotations import (
     multiply,
     quaternion_from_vector,
@@ -20,8 +21,11 @@ from vla_ros.core.types import Floats
 class Anchoring:
     """Turns a chunk of the policy's spec into one of the planned spec.
 
-    The target of step i is the anchor plus deltas 0 to i, or plus the relative value of step i.
-    Rotation vectors are composed in the fixed frame, R_i = exp(delta_i) R_(i-1), and their anchor
+    A relative value of step i is added to the anchor. Deltas are the way over their step: at the
+    beginning of step i the deltas before it have been made, so H deltas are H + 1 positions, from
+    the anchor to the anchor plus all of them, and a chunk with anchored deltas gets a last step in
+    which they are held. Played by an arm without lag this is the velocity delta / period, and an
+    arm that follows it is where the next chunk takes its anchor. Rotation vectors are composed in the fixed frame, R_i = exp(delta_i) R_(i-1), and their anchor
     is a measured rotation vector; Euler angles are added component by component.
     """
 
@@ -50,11 +54,17 @@ class Anchoring:
         return tuple(self.spec.dimensions[i].state for i in self._anchored)
 
     def apply(self, actions: Floats, anchor: Floats) -> Floats:
-        """Actions [H, A] in the planned spec; `anchor` [n] as in `state_names`."""
+        """Actions in the planned spec: [H + 1, A] where deltas are anchored, else [H, A].
+
+        `anchor` [n] as in `state_names`.
+        """
         actions = np.array(actions, dtype=np.float64)
+        if self._cumulated.size or self._vector_delta:
+            actions = pad(actions, len(actions) + 1, self.spec)
         full = np.zeros(self.spec.size)
         full[self._anchored] = anchor
-        actions[:, self._cumulated] = np.cumsum(actions[:, self._cumulated], axis=0)
+        deltas = actions[:, self._cumulated]
+        actions[:, self._cumulated] = np.cumsum(deltas, axis=0) - deltas
         actions[:, self._added] += full[self._added]
         if self._vector.size:
             actions[:, self._vector] = self._composed(actions[:, self._vector], full[self._vector])
@@ -62,6 +72,8 @@ class Anchoring:
 
     def _composed(self, vectors: Floats, anchor: Floats) -> Floats:
         base = quaternion_from_vector(anchor)
+        if self._vector_delta:  # at the beginning of a step its own delta has not been made
+            vectors = np.vstack([np.zeros(3), vectors[:-1]])
         near = anchor
         result = np.empty_like(vectors)
         for i, vector in enumerate(vectors):

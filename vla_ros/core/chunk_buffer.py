@@ -187,16 +187,3 @@ def stretch(chunk: ActionChunk, rate: float, spec: ActionSpec) -> ActionChunk:
     for column, index in enumerate(flow):
         values[:, index] = np.diff(np.interp(knots, np.arange(steps + 1), way[:, column]))
     return ActionChunk(chunk.stamp_ns, chunk.start_ns, chunk.period_ns, values)
-
-
-def pad(actions: Floats, horizon: int, spec: ActionSpec) -> Floats:
-    """Actions [horizon, A] from a shorter chunk: zero deltas and velocities, else the last value.
-
-    `spec` is the policy's own: a relative offset keeps its last value, as a position does.
-    """
-    missing = horizon - len(actions)
-    if missing <= 0:
-        return actions
-    tail = np.repeat(actions[-1:], missing, axis=0)
-    tail[:, spec.of_kind(Kind.DELTA, Kind.VELOCITY)] = 0.0
-    return np.vstack([actions, tail])

@@ -38,6 +38,7 @@ SEED_AGE_NS = NS_PER_S           # a last command younger than this may seed the
 CLOCK_JUMP_NS = NS_PER_S // 10
 FUTURE_TOLERANCE_NS = NS_PER_S // 20  # a plan stamped further ahead than this is not believed
 NEVER_NS = 1 << 62
+UNSEEN = 'no state has been measured since the last motion ended'
 WILD = 1e15                      # no unit needs numbers like this; their differences overflow
 QUATERNION_TOLERANCE = 0.1       # how far from 1 the norm of a quaternion in a plan may be
 ESTOP_MISSING = 'nobody publishes the topic estop'
@@ -134,6 +135,7 @@ class ControlLoop:
         self._elapsed_ns = 0          # time that really passed, since construction
         self._enabled_at_ns = 0
         self._rest_at_ns: int | None = None
+        self._moved_ns = 0            # ROS time of the last commanded motion
         self._sent_at_ns: int | None = None
         self._motion: Motion | None = None
         # When and how fast, for as long as a measured state may be old.
@@ -222,7 +224,8 @@ class ControlLoop:
         if refusal:
             return refusal
         seed = self._seed(now_ns)
-        assert seed is not None
+        if seed is None:
+            return UNSEEN
         self._begin(seed)
         self._enabled_at_ns = self._elapsed_ns
         self._auto_enable = False
@@ -262,6 +265,8 @@ class ControlLoop:
         if self._state is State.ACTIVE:
             played = self._play(now_ns)
         elif self._motion is not None:
+            if not self._motion.at_rest:
+                self._moved_ns = now_ns
             self._motion = self._limiter.brake(self._motion)
             if self._motion.at_rest and self._rest_at_ns is None:
                 self._rest_at_ns = self._elapsed_ns
@@ -378,7 +383,8 @@ class ControlLoop:
         """Go on after a hold, from where the robot really is."""
         seed = self._seed(now_ns)
         if seed is None:
-            self._cause = f'no fresh state: {self._measured_at(now_ns)[1]}'
+            problem = self._measured_at(now_ns)[1]
+            self._cause = f'no fresh state: {problem}' if problem else UNSEEN
         else:
             self._begin(seed)
 
@@ -448,7 +454,10 @@ class ControlLoop:
         return values, state.problem
 
     def _seed(self, now_ns: int) -> Motion | None:
-        """Where motion begins, at rest; None while the measured state is not known."""
+        """Where motion begins, at rest; None while the measured state is not known.
+
+        A state from before the last motion ended does not tell where that motion ended.
+        """
         measured, _ = self._measured_at(now_ns)
         columns = self._position
         if not np.isfinite(measured[columns]).all():
@@ -464,6 +473,8 @@ class ControlLoop:
             last = self._motion.position
             if np.all(np.abs(last[columns] - measured[columns]) <= self.config.tolerance[columns]):
                 start[columns] = last[columns]
+            elif self._history.at(now_ns).oldest_ns < self._moved_ns:
+                return None
         return self._limiter.at_rest(start)
 
     def _play(self, now_ns: int) -> Plan | None:
@@ -586,6 +597,7 @@ class ControlLoop:
             return []
         self._history.clear()
         self._sent.clear()
+        self._moved_ns = now_ns
         self._new_epoch(now_ns)
         self.counts['clock jump'] += 1
         return [Violation(Reaction.HOLD, f'clock jump: {jump_ns / NS_PER_S:+.2f} s')]

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from vla_ros.core.action_spec import ActionSpec
 from vla_ros.core.anchoring import Anchoring
 from vla_ros.core.assembler import Assembler
-from vla_ros.core.chunk_buffer import ChunkBuffer, Seam, pad, stretch
+from vla_ros.core.chunk_buffer import ChunkBuffer, Seam, stretch
 from vla_ros.core.executor_state import ExecutorState, Request
 from vla_ros.core.latency import LatencyAccount, LatencyWindow
+from vla_ros.core.padding import pad
 from vla_ros.core.state_history import StateHistory
 from vla_ros.core.types import (
     NS_PER_S,

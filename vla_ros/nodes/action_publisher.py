@@ -39,7 +39,7 @@ from vla_ros.ros.messages import (
     to_ns,
     to_time,
 )
-from vla_ros.ros.pacing import Pacer, TickRecorder, calm_memory, raise_priority
+from vla_ros.ros.pacing import Pacer, TickRecorder, raise_priority
 from vla_ros.ros.parameters import Parameter, ParameterTable
 from vla_ros.ros.qos import (
     LATCHED,
@@ -116,7 +116,6 @@ class ActionPublisher(LifecycleNode):
             notice = raise_priority()
             if notice:
                 self.get_logger().warning(notice)
-        calm_memory()
         self._pacer = Pacer(self._period_ns)
         self._idle_ns = time.monotonic_ns() - self._left_ns if self._left_ns else 0
 
@@ -138,14 +137,6 @@ class ActionPublisher(LifecycleNode):
         self._left_ns = 0
         if self._recorder is not None:
             self._recorder.write()
-
-    def make_executor(self) -> Executor:
-        """The one with the least jitter that this distribution has."""
-        try:
-            from rclpy.experimental import EventsExecutor
-        except ImportError:  # Humble
-            return super().make_executor()
-        return EventsExecutor()
 
     def spin_once(self, executor: Executor) -> None:
         if self._pacer is None or self._sim_time:

@@ -135,8 +135,6 @@ class InferenceNode(LifecycleNode):
         for subscription in subscriptions:
             self.keep(subscription, self.destroy_subscription)
         self.keep(self.create_timer(STATUS_S, self._report), self.destroy_timer)
-        self._outcome = self.keep(self.create_guard_condition(self._on_outcome),
-                                  self.destroy_guard_condition)
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)
@@ -187,7 +185,7 @@ class InferenceNode(LifecycleNode):
     def _notify(self) -> None:
         """Called on the engine's thread, which may have been left behind."""
         if self._executor_thread is not None:
-            self._outcome.trigger()
+            self.soon(self._on_outcome)
 
     def _on_outcome(self) -> None:
         if self._executor_thread is not None:
@@ -207,6 +205,7 @@ class InferenceNode(LifecycleNode):
             actions = np.asarray(outcome.actions)
             plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
             merged_ns = self._now_ns()
+            self._infer()  # before the plan is published: the engine need not wait for that
             if plan is not None:
                 self._plans.publish(plan_to_message(plan, self._names, self._frame_id))
                 if self._stages is not None:

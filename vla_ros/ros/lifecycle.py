@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from rclpy.lifecycle import LifecycleNode as RclpyLifecycleNode
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.signals import SignalHandlerOptions
 
+from vla_ros.ros.pacing import calm_memory
 from vla_ros.ros.parameters import Parameter, ParameterTable
 from vla_ros.ros.transport import transport_additions
 
@@ -79,6 +81,7 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         super().__init__(name, **options)
         self.debug = debug
         self._interrupt = Interrupt()
+        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._kept: list[Callable[[], object]] = []
         self.PARAMETERS.declare(self)
 
@@ -96,15 +99,20 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
     def clean_up(self) -> None:
         """Give back what `configure` made and did not `keep`."""
 
-    def make_executor(self) -> Executor:
-        """The executor of the main loop."""
-        return SingleThreadedExecutor()
-
     def spin_once(self, executor: Executor) -> None:
         """One turn of the main loop."""
         executor.spin_once(timeout_sec=SPIN_S)
+        while not self._calls.empty():
+            self._calls.get()()
 
     # --- for the hooks -------------------------------------------------------------------------
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have the main loop call a function; any thread may ask for it."""
+        self._calls.put(function)
+        if self.executor is not None:
+            # Only wakes the loop: EventsExecutor crashes when a task itself raises.
+            self.executor.create_task(_nothing)
 
     def keep(self, made: Kept, destroy: Callable[[Kept], object]) -> Kept:
         """What `configure` made, to be destroyed on clean-up."""
@@ -122,7 +130,8 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         with self._interrupt.breaking():
-            done = self._try(self.activate)
+            calm_memory()
+        done = self._try(self.activate)
         if done is TransitionCallbackReturn.SUCCESS:
             return super().on_activate(state)
         return done
@@ -181,6 +190,15 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         return TransitionCallbackReturn.SUCCESS
 
 
+def make_executor() -> Executor:
+    """The executor with the least latency and jitter that this distribution has."""
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:  # Humble
+        return SingleThreadedExecutor()
+    return EventsExecutor()
+
+
 def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None) -> int:
     """Run a node until SIGINT, SIGTERM or shutdown; returns the exit status.
 
@@ -203,7 +221,7 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
             _initialize(arguments)
             node = make(debug)
             node.heed(interrupt)
-            executor = node.make_executor()
+            executor = make_executor()
             executor.add_node(node)
         if node.get_parameter(AUTOSTART.name).value and not node.start():
             return 1
@@ -250,3 +268,7 @@ def _end(node: LifecycleNode | None, executor: Executor | None) -> None:
     if node is not None:
         node.destroy_node()
     rclpy.try_shutdown()
+
+
+def _nothing() -> None:
+    pass

@@ -14,7 +14,7 @@ import numpy as np
 
 FIFO_PRIORITY = 50
 # Callbacks are served until this long before a deadline; the rest is slept in one piece.
-QUIET_NS = 1_000_000
+QUIET_NS = 500_000
 
 
 def raise_priority(priority: int = FIFO_PRIORITY) -> str:
