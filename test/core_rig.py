@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_spec import ActionSpec, Dimension, Group, Kind, Rotation
-from vla_ros.core.control_loop import ControlConfig, ControlLoop, Tick
+from vla_ros.core.control_config import ControlConfig, Tick
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.limits import Limits
 from vla_ros.core.types import NS_PER_S, Command, Floats, InferenceStatus, Plan, StateSample
 from vla_ros.core.watchdog import Layer, LayerLimit, Reaction

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from vla_ros.core.action_spec import ActionSpec, Kind
-from vla_ros.core.control_loop import SLOW_START_NS, SLOW_START_SCALE, ControlLoop, State, Tick
+from vla_ros.core.control_config import State, Tick
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import Request
 from vla_ros.core.inference_loop import InferenceLoop
+from vla_ros.core.player import SLOW_START_NS, SLOW_START_SCALE
 from vla_ros.core.runtime import ClockJump, Event, Instruction, Output, Payload, Runtime
 from vla_ros.core.types import (
     NS_PER_S,

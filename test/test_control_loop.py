@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vla_ros.core.action_spec import Kind
-from vla_ros.core.control_loop import ControlLoop, State
+from vla_ros.core.control_config import State
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.gripper import GripperMap
 from vla_ros.core.limits import Limits
 from vla_ros.core.types import NS_PER_S, InferenceStatus, Plan, StateSample
@@ -579,13 +580,13 @@ def test_the_first_command_of_a_plan_is_told_once() -> None:
 
 def test_a_number_gone_wrong_inside_never_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = driving()
-    step = rig.loop._limiter.step
+    step = rig.loop._player._limiter.step
 
     def broken(*arguments: Any) -> Any:
         motion, clips = step(*arguments)
         return replace(motion, velocity=motion.velocity * np.nan), clips
 
-    monkeypatch.setattr(rig.loop._limiter, 'step', broken)
+    monkeypatch.setattr(rig.loop._player._limiter, 'step', broken)
     rig.steady([0.9, 0.9])
     assert rig.tick().state is State.FAULT
     assert 'not finite' in rig.loop.cause

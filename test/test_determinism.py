@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenarios import output_bytes
 
-from vla_ros.core.control_loop import ControlLoop, Tick
+from vla_ros.core.control_config import Tick
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import Request
 from vla_ros.core.runtime import Event, Output, Runtime
 from vla_ros.core.types import NS_PER_S

@@ -8,6 +8,7 @@ import textwrap
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from std_msgs.msg import Bool  # noqa: E402
 from trajectory_msgs.msg import JointTrajectory  # noqa: E402
 
 from vla_ros.core.types import InferenceStatus  # noqa: E402
+from vla_ros.ros.command_watch import CommandWatch  # noqa: E402
 from vla_ros.ros.messages import status_to_message, to_duration, to_ns, to_time  # noqa: E402
 from vla_ros.ros.qos import IMAGE, LATCHED, STATUS, VOLATILE  # noqa: E402
 
@@ -674,11 +676,53 @@ def test_of_two_that_start_at_once_none_drives_beside_the_other(live: Graph) -> 
 
 
 def test_an_old_instance_gets_time_to_leave(live: Graph) -> None:
+    Feed(live).begin()
     old = live.start('action_publisher', PUBLISHER, name='old')
     live.active('old')
     new = live.start('action_publisher', PUBLISHER, name='new')
-    line = f'second command publisher: /{live.namespace}/old on'
-    live.line(new, line)
+    live.until(lambda: live.node.count_publishers(f'/{live.namespace}/{TWIST}') == 2, 'both')
     old.signal(signal.SIGTERM)
     live.active('new')
     assert old.wait() == 0
+    live.enable()
+    assert live.says('active', 'new') == 'active'
+    assert new.process.poll() is None
+
+
+class Neighbours:
+    """Stands for a node that sees these publishers besides itself, one set after the other."""
+
+    def __init__(self, *sets: list[str]) -> None:
+        self._sets = list(sets)
+        self.warnings: list[str] = []
+
+    def get_name(self) -> str:
+        return 'me'
+
+    def get_namespace(self) -> str:
+        return '/arm'
+
+    def get_publishers_info_by_topic(self, topic: str) -> list[Any]:
+        names = self._sets.pop(0) if len(self._sets) > 1 else self._sets[0]
+        return [SimpleNamespace(node_name=name, node_namespace='/arm') for name in names]
+
+    def get_logger(self) -> Any:
+        return SimpleNamespace(warning=lambda text, **_: self.warnings.append(text))
+
+
+def test_the_lease_waits_for_the_others_to_leave_and_names_them_once() -> None:
+    node = Neighbours(*[['me', 'old']] * 5, ['me'])
+    CommandWatch(node, ['/twists'], tolerant=False).wait(20.0)
+    assert node.warnings == ['second command publisher: /arm/old on /twists; stop it or remap one '
+                             'of the two; waiting for it to leave']
+
+
+def test_the_lease_is_refused_where_the_other_stays() -> None:
+    with pytest.raises(ValueError, match='^second command publisher: /arm/me on /twists; '):
+        CommandWatch(Neighbours(['me', 'me']), ['/twists'], tolerant=False).wait(0.0)
+
+
+def test_another_publisher_may_be_tolerated_with_a_warning() -> None:
+    node = Neighbours(['other', 'me'])
+    assert CommandWatch(node, ['/twists'], tolerant=True).refusal() == ''
+    assert len(node.warnings) == 1

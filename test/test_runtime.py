@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scenarios import ORIGIN_NS, Scenario
 
-from vla_ros.core.control_loop import Tick
+from vla_ros.core.control_config import Tick
 from vla_ros.core.runtime import Event, Instruction, Output, Reset, Runtime
 from vla_ros.core.types import NS_PER_S, Frame, InferenceStatus, Plan, StateSample
 from vla_ros.profiles.binding import bind

@@ -25,7 +25,9 @@ class Anchoring:
     beginning of step i the deltas before it have been made, so H deltas are H + 1 positions, from
     the anchor to the anchor plus all of them, and a chunk with anchored deltas gets a last step in
     which they are held. Played by an arm without lag this is the velocity delta / period, and an
-    arm that follows it is where the next chunk takes its anchor. Rotation vectors are composed in the fixed frame, R_i = exp(delta_i) R_(i-1), and their anchor
+    arm that follows it is where the next chunk takes its anchor.
+
+    Rotation vectors are composed in the fixed frame, R_i = exp(delta_i) R_(i-1), and their anchor
     is a measured rotation vector; Euler angles are added component by component.
     """
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vla_ros.core.control_loop import ControlLoop, Tick
+from vla_ros.core.control_config import Tick
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import Request
 from vla_ros.core.inference_loop import InferenceLoop, Timing
 from vla_ros.core.types import NS_PER_S, Frame, InferenceStatus, Observation, Plan, StateSample

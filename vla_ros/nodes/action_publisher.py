@@ -22,7 +22,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
-from vla_ros.core.control_loop import State
+from vla_ros.core.control_config import State
 from vla_ros.core.latency import LatencyAccount
 from vla_ros.core.types import Command
 from vla_ros.profiles.binding import bind
@@ -265,8 +265,12 @@ class ActionPublisher(LifecycleNode):
     def _chores(self) -> None:
         """What need not be done every tick: who else commands, is there an e-stop."""
         self._loop.estop_present = self.count_publishers(self._estop_topic) > 0
-        refusal = self._watch.refusal() if self._pacer is not None else ''
-        if refusal:
+        if self._pacer is None:
+            return
+        # Nothing is sent while waiting, and enabling asks again; but not enabling by itself.
+        harmless = self._loop.state is State.WAITING and not self._settings['enable_on_start']
+        refusal = self._watch.refusal()
+        if refusal and not harmless:
             self._loop.fault(refusal)
 
     def _values(self) -> dict[str, object]:

@@ -205,7 +205,6 @@ class InferenceNode(LifecycleNode):
             actions = np.asarray(outcome.actions)
             plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
             merged_ns = self._now_ns()
-            self._infer()  # before the plan is published: the engine need not wait for that
             if plan is not None:
                 self._plans.publish(plan_to_message(plan, self._names, self._frame_id))
                 if self._stages is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from vla_ros.core.assembler import Assembler, CameraStream, OnViolation
 from vla_ros.core.chunk_buffer import ChunkBuffer
-from vla_ros.core.control_loop import ControlConfig, ControlLoop
+from vla_ros.core.control_config import ControlConfig
+from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import ExecutorState, Trigger
 from vla_ros.core.inference_loop import InferenceConfig, InferenceLoop
 from vla_ros.core.types import NS_PER_S, Start

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rclpy.node import Node
 
-SETTLE_S = 0.5  # discovery of publishers that are already there
+SETTLE_S = 1.0  # discovery of publishers that are already there
 POLL_S = 0.05
 
 
