@@ -574,6 +574,8 @@ def test_the_first_command_of_a_plan_is_told_once() -> None:
     rig = rig_of()
     rig.steady([0.0, 0.0])
     rig.enable()
+    assert rig.tick().first_of_plan is None, 'it had to wait for being enabled'
+    rig.steady([0.0, 0.0])
     assert rig.tick().first_of_plan is rig.loop.plan
     assert rig.tick().first_of_plan is None
 

@@ -95,7 +95,8 @@ class ControlLoop:
             return self._drop('plan older than the one in hand')
         if plan.stamp_ns > now_ns + FUTURE_TOLERANCE_NS:
             return self._drop('plan stamped in the future: the clocks do not match')
-        self._plan, self._plan_played = plan, False
+        # One that had to wait for being enabled says nothing of latency.
+        self._plan, self._plan_played = plan, self._state is not State.ACTIVE
         return ''
 
     def on_state(self, sample: StateSample) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -126,9 +127,8 @@ class CameraNode(LifecycleNode):
 
     def _stream(self, camera: Camera, source: CameraSource) -> None:
         """Publish frames until told to stop. Raises CameraEnded."""
-        pause_s = 0.0
-        if camera.profile.source is Source.FILE:
-            pause_s = camera.profile.period_ns / NS_PER_S
+        paced = camera.profile.source is Source.FILE
+        due_s = time.monotonic()
         while not self._stop.is_set():
             try:
                 pixels, stamp_ns = source.grab()
@@ -137,8 +137,9 @@ class CameraNode(LifecycleNode):
                 self._reopen(source)
                 continue
             camera.publish(pixels, stamp_ns, camera.now_ns())
-            if pause_s:
-                self._stop.wait(pause_s)
+            if paced:  # a live source paces itself
+                due_s = max(due_s + camera.profile.period_ns / NS_PER_S, time.monotonic())
+                self._stop.wait(due_s - time.monotonic())
 
     def _reopen(self, source: CameraSource) -> None:
         """Open a lost camera again, ever more patiently, until told to stop."""

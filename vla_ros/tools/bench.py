@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 from importlib import import_module
 from typing import Any
 
@@ -46,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.seconds > 0.0:
         raise ValueError(f'--seconds: {args.seconds:g}: must be greater than 0')
+    # Ends the processes in order, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     bench = import_module(f'vla_ros.tools.bench_{args.bench}')
     figures = bench.measure(args)
     bench.show(figures, Console(stderr=args.json))

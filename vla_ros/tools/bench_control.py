@@ -104,7 +104,7 @@ class _Run:
             'cpu_percent': round(100.0 * cpu / seconds, 2),
             'rss_mb': {'start': round(self._rss[0], 2), 'end': round(self._rss[-1], 2),
                        'max': round(max(self._rss), 2)},
-            'subscriber': {'received': len(heard),
+            'subscriber': {'ticks': len(heard),
                            'period_error_ms': spread(period_errors_ms(heard, self._period_ns))},
             'rclpy_timer': loop_figures(timer, self._period_ns),
             'floor': loop_figures(floor, self._period_ns),
@@ -175,8 +175,6 @@ def show(figures: dict[str, Any], console: Console) -> None:
     """Print the figures as tables."""
     rows = {'action_publisher': figures, 'at a subscriber': figures['subscriber'],
             'rclpy timer': figures['rclpy_timer'], 'floor': figures['floor']}
-    for row in rows.values():
-        row.setdefault('ticks', row.get('received'))
     fifo = 'SCHED_FIFO' if figures['fifo'] else 'no real-time priority'
     print_spreads(
         console, f'|period - 20 ms|, {figures["seconds"]:g} s, load {figures["load"]}, {fifo}, '

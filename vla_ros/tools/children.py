@@ -12,7 +12,14 @@ from pathlib import Path
 from types import FrameType
 
 EXIT_S = 5.0
-SPIN = 'while True: pass'
+# Pure computing, that does not outlive a parent which was killed.
+SPIN = '''
+import os
+parent = os.getppid()
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+'''
 
 
 class Children:
