@@ -1,4 +1,5 @@
 """The graph on a recording, in simulated time: `ros2 launch vla_ros replay.launch.py bag:=…`."""
+from __future__ import annotations
 
 from launch import LaunchDescription
 

@@ -1,4 +1,5 @@
 """Camera, policy and 50 Hz commands: `ros2 launch vla_ros vla.launch.py robot:=… policy:=…`."""
+from __future__ import annotations
 
 from launch import LaunchDescription
 

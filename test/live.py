@@ -136,7 +136,7 @@ class Graph:
               name: str = '') -> Running:
         """Start a node in the namespace of the graph; /clock is one of its own, too."""
         name = name or executable
-        values = {'real_time': False} if executable == 'action_publisher' else {}
+        values = {'real_time': False, 'lease_wait': 0.2} if executable == 'action_publisher' else {}
         file = self._folder / f'{name}_{len(self.processes)}.yaml'
         file.write_text(yaml.safe_dump(
             {'/**': {'ros__parameters': {**values, **(parameters or {})}}}))

@@ -195,7 +195,7 @@ def check_started(live: Graph) -> None:
     assert answer.values[0].string_value == "a: 'b' \"c\" # 1"
     assert answer.values[1].bool_value is True
     assert answer.values[2].string_value == 'scripted_bridge'
-    for topic, count in (('arm/states', 2), ('joint_states', 0), ('estop', 2)):
+    for topic, count in (('arm/states', 2), ('joint_states', 0), ('estop', 3)):
         live.until(lambda topic=topic, count=count: live.node.count_subscribers(
             f'/{live.namespace}/{topic}') == count, f'subscribers of {topic}')
 
@@ -207,10 +207,10 @@ def check_started(live: Graph) -> None:
 def launched() -> Callable[..., list[list[str]]]:
     """The command lines that launch makes of the description, in order."""
     pytest.importorskip('launch_ros', reason='launch_ros is not installed')
+    from launch import LaunchContext
     from launch.utilities import perform_substitutions
     from launch_ros.actions import Node
 
-    from launch import LaunchContext
     from vla_ros.bringup.launch_description import launch_description
 
     def lines(arguments: Any, described: Any, given: Mapping[str, str]) -> list[list[str]]:

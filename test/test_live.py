@@ -121,9 +121,11 @@ def test_an_estop_from_a_volatile_publisher_stops_until_reset(
         live: Graph, tmp_path: Path) -> None:
     twists, _, _ = publisher_alone(live, tmp_path)
     estop = live.node.create_publisher(Bool, 'estop', VOLATILE)
+    pressed = Bool(data=False)
+    live.every(0.05, lambda: estop.publish(pressed))  # one may get lost, best effort as it is
     live.matched(estop)
     begin = len(twists)
-    estop.publish(Bool(data=True))
+    pressed.data = True
     live.says('e-stop')
     assert_stays_still(live, twists, begin)
     live.silent(twists)
@@ -131,7 +133,7 @@ def test_an_estop_from_a_volatile_publisher_stops_until_reset(
     assert live.ask_enable().message == 'the e-stop is pressed; release it, then reset'
     assert live.reset().message == 'the e-stop is pressed; release it first'
 
-    estop.publish(Bool(data=False))
+    pressed.data = False
     live.until(lambda: live.ask_enable().message == 'e-stop; reset first', 'release')
     live.more_reports()
     assert len(twists) == sent, 'releasing moves nothing'

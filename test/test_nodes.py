@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import textwrap
@@ -242,26 +243,26 @@ def test_a_malformed_plan_is_a_named_fault_and_stops_the_motion(
     assert 'Traceback' not in stage.publisher.output
 
 
-@pytest.mark.parametrize(('message', 'line'), [
-    (JointState(), 'joint state: empty'),
-    (JointState(name=['x', 'y'], position=[0.3]), 'joint state: 2 names but 1 positions'),
-    (JointState(name=['x'], position=[float('inf')]), 'joint state: x is not finite'),
-    (JointState(name=['other'], position=[1.0]), '')])
-def test_a_joint_state_that_says_nothing_keeps_the_robot_still(
-        message: JointState, line: str, stage: Stage) -> None:
+def test_joint_states_that_say_nothing_are_named_and_keep_the_robot_still(stage: Stage) -> None:
     live = stage.live
-    timers = [live.every(0.02, lambda: stage.feed.states.publish(message))]
+    messages = {
+        'joint state: empty': JointState(),
+        'joint state: 2 names but 1 positions': JointState(name=['x', 'y'], position=[0.3]),
+        'joint state: x is not finite': JointState(name=['x'], position=[float('inf')]),
+        '': JointState(name=['other'], position=[1.0])}
     sent = len(stage.twists)
-    if line:
+    for line, message in messages.items():
+        timer = live.every(0.02, lambda message=message: stage.feed.states.publish(message))
         live.line(stage.publisher, line)
-    live.more_reports(2)  # by then the state of the test before is too old
-    timers.append(live.every(0.1, stage.feed.send_plan))
+        live.node.destroy_timer(timer)
+    live.more_reports(1)  # by then the state of the test before is too old
+    timer = live.every(0.1, stage.feed.send_plan)
     refusal = live.until(
         lambda: 'no fresh state' in (text := live.ask_enable().message) and text, 'refusal')
+    live.node.destroy_timer(timer)
     assert 'no fresh state: x ' in refusal
     assert len(stage.twists) == sent
-    for timer in timers:
-        live.node.destroy_timer(timer)
+    assert 'Traceback' not in stage.publisher.output
 
 
 def test_a_status_of_another_kind_is_named_and_nothing_stops(stage: Stage) -> None:
@@ -278,54 +279,70 @@ def lines(output: str) -> list[str]:
             if '[rcl]' not in line and '[rmw_fastrtps' not in line]
 
 
-def start_failing(live: Graph, executable: str, parameters: dict[str, Any],
-                  *words: str) -> tuple[int, str]:
-    process = live.start(executable, parameters, words=words).may_end()
-    return process.wait(), process.output
+def end_of(processes: list[Running]) -> list[tuple[int, str]]:
+    """Exit status and output of processes that ran at the same time."""
+    return [(process.may_end().wait(), process.output) for process in processes]
 
 
-@pytest.mark.parametrize('executable', ['camera_node', 'inference_node', 'action_publisher'])
-def test_a_profile_that_does_not_exist_ends_in_one_line(executable: str, live: Graph) -> None:
-    status, output = start_failing(live, executable, {'robot': 'widow'})
-    assert status == 1
-    assert output.count("robot profile 'widow': not found") == 1
-    assert len(lines(output)) == 1
-    status, output = start_failing(live, executable, {'robot': 'widow'}, '--debug')
+def test_a_profile_that_does_not_exist_ends_in_one_line(live: Graph) -> None:
+    names = ('camera_node', 'inference_node', 'action_publisher')
+    for status, output in end_of([live.start(name, {'robot': 'widow'}) for name in names]):
+        assert status == 1
+        (line,) = lines(output)
+        assert "robot profile 'widow': not found" in line
+
+
+def test_a_wrong_parameter_ends_in_one_line(live: Graph) -> None:
+    wrong: dict[str, dict[str, Any]] = {
+        "parameter 'polcy': action_publisher has no such parameter; it has robot, ": {'polcy': 'x'},
+        "parameter shadow: 'perhaps': a bool is needed": {'shadow': 'perhaps'},
+        'parameter lease_wait: -1.0: from 0.0 to 60.0 s is allowed': {'lease_wait': -1.0},
+        'scripted_so101': {'policy': 'scripted_so101'}}
+    ends = end_of([live.start('action_publisher', values) for values in wrong.values()])
+    for expected, (status, output) in zip(wrong, ends, strict=True):
+        assert status == 1
+        (line,) = lines(output)
+        assert expected in line
+
+
+def test_debug_shows_the_traceback(live: Graph) -> None:
+    ((status, output),) = end_of(
+        [live.start('action_publisher', {'robot': 'widow'}, words=['--debug'])])
     assert status == 1
     assert 'Traceback' in output
+    assert "robot profile 'widow': not found" in output
 
 
-@pytest.mark.parametrize(('parameters', 'line'), [
-    ({'polcy': 'x'}, "parameter 'polcy': action_publisher has no such parameter; it has robot, "),
-    ({'shadow': 'perhaps'}, "parameter shadow: 'perhaps': a bool is needed"),
-    ({'lease_wait': -1.0}, 'parameter lease_wait: -1.0: from 0.0 to 60.0 s is allowed'),
-    ({'policy': 'scripted_so101'}, 'scripted_so101'),
-])
-def test_a_wrong_parameter_ends_in_one_line(
-        parameters: dict[str, Any], line: str, live: Graph) -> None:
-    status, output = start_failing(live, 'action_publisher', parameters)
-    assert status == 1
-    assert line in output
-    assert len(lines(output)) == 1
-
-
-@pytest.mark.parametrize(('words', 'line'), [
-    (['robot:=so101'], "argument 'robot:=so101': a node takes --debug and ROS arguments"),
-    (['--ros-args', '--params-file', '/nowhere.yaml'], '/nowhere.yaml'),
-    (['--ros-args', '-p', 'broken'], 'broken')])
-def test_wrong_arguments_end_in_one_line(words: list[str], line: str, live: Graph) -> None:
-    process = live.run([sys.executable, '-m', 'vla_ros.nodes.camera_node', *words]).may_end()
-    assert process.wait() == 1
-    assert line in process.output
-    assert len(lines(process.output)) == 1
+def test_wrong_arguments_end_in_one_line(live: Graph) -> None:
+    wrong = {
+        "argument 'robot:=so101': a node takes --debug and ROS arguments": ['robot:=so101'],
+        '/nowhere.yaml': ['--ros-args', '--params-file', '/nowhere.yaml'],
+        '-p broken': ['--ros-args', '-p', 'broken']}
+    ends = end_of([live.run([sys.executable, '-m', 'vla_ros.nodes.camera_node', *words])
+                   for words in wrong.values()])
+    for expected, (status, output) in zip(wrong, ends, strict=True):
+        assert status == 1
+        (line,) = lines(output)
+        assert expected in line
 
 
 def test_cpus_that_this_machine_lacks_are_named(live: Graph, tmp_path: Path) -> None:
     engine = changed_profile(tmp_path, 'engines', 'cpu', lambda p: p.update(affinity=[0, 4000]))
-    status, output = start_failing(live, 'inference_node', {**PUBLISHER, 'engine': engine})
+    ((status, output),) = end_of(
+        [live.start('inference_node', {**PUBLISHER, 'engine': engine})])
     assert status == 1
     (line,) = lines(output)
     assert f'{engine}: affinity: [0, 4000]: CPU 4000 is not available; this process may use' in line
+
+
+def test_affinity_confines_the_inference_process(live: Graph, tmp_path: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    engine = changed_profile(tmp_path, 'engines', 'cpu', lambda p: p.update(affinity=[cpu]))
+    node = live.start('inference_node', {**PUBLISHER, 'engine': engine})
+    live.active('inference_node')
+    threads = [int(name) for name in os.listdir(f'/proc/{node.process.pid}/task')]
+    assert len(threads) > 3
+    assert {frozenset(os.sched_getaffinity(thread)) for thread in threads} == {frozenset({cpu})}
 
 
 # --- images at the edge of inference_node ----------------------------------------------------
@@ -496,8 +513,7 @@ def test_every_topic_can_be_remapped(live: Graph, tmp_path: Path) -> None:
     live.enable()
     live.until(twists.moving, 'motion')
     assert epochs
-    live.matched(estop)
-    estop.publish(Bool(data=True))
+    live.every(0.05, lambda: estop.publish(Bool(data=True)))
     live.says('e-stop')
 
 
@@ -679,7 +695,7 @@ def test_an_old_instance_gets_time_to_leave(live: Graph) -> None:
     Feed(live).begin()
     old = live.start('action_publisher', PUBLISHER, name='old')
     live.active('old')
-    new = live.start('action_publisher', PUBLISHER, name='new')
+    new = live.start('action_publisher', {**PUBLISHER, 'lease_wait': 25.0}, name='new')
     live.until(lambda: live.node.count_publishers(f'/{live.namespace}/{TWIST}') == 2, 'both')
     old.signal(signal.SIGTERM)
     live.active('new')

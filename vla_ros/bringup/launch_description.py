@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
     LogInfo,
@@ -18,7 +19,6 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import LifecycleNode, Node
 from launch_ros.parameter_descriptions import ParameterValue
 
-from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from vla_ros.bringup.graph import Argument, Graph, Process
 from vla_ros.ros.transport import transport_additions
 

@@ -47,7 +47,7 @@ from vla_ros.ros.qos import (
     STATE,
     STATUS,
     VOLATILE,
-    subscribe_twice,
+    subscribe_to_any,
     subscription_events,
 )
 from vla_ros.ros.sim_ticks import SimTicks
@@ -153,7 +153,7 @@ class ActionPublisher(LifecycleNode):
         self._reset_publisher = self.keep(
             self.create_publisher(Time, 'reset_stamp', LATCHED), self.destroy_publisher)
         self._stages = stage_publisher(self, self._settings)
-        estop = subscribe_twice(self, Bool, 'estop', self._on_estop)
+        estop = subscribe_to_any(self, Bool, 'estop', self._on_estop)
         self._estop_topic = estop[0].topic_name
         subscriptions = [
             self._subscribed(JointTrajectory, 'action_chunk', self._on_plan, PLAN),

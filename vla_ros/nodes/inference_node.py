@@ -39,7 +39,7 @@ from vla_ros.ros.qos import (
     PLAN,
     STATE,
     STATUS,
-    subscribe_twice,
+    subscribe_to_any,
     subscription_events,
 )
 from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
@@ -121,7 +121,7 @@ class InferenceNode(LifecycleNode):
         self._statuses = self.create_publisher(DiagnosticStatus, 'inference_status', STATUS)
         for publisher in (self._plans, self._statuses):
             self.keep(publisher, self.destroy_publisher)
-        subscriptions = subscribe_twice(self, String, 'instruction', self._on_instruction)
+        subscriptions = subscribe_to_any(self, String, 'instruction', self._on_instruction)
         subscriptions.append(self.create_subscription(
             JointState, 'joint_states', self._on_state, STATE,
             event_callbacks=subscription_events(self, 'joint_states')))

@@ -39,9 +39,9 @@ class CommandWatch:
         told = False
         while True:
             refusal, waited = self.refusal(), time.monotonic() - begin
-            if not refusal and waited >= SETTLE_S:
+            if not refusal and waited >= min(limit_s, SETTLE_S):
                 return
-            if refusal and waited >= max(limit_s, SETTLE_S):
+            if refusal and waited >= limit_s:
                 raise ValueError(f'{refusal} (waited {waited:.0f} s)')
             if refusal and not told:
                 self._node.get_logger().warning(f'{refusal}; waiting for it to leave')

@@ -23,6 +23,7 @@ COMMAND = QoSProfile(depth=1, reliability=Reliability.RELIABLE)
 STATUS = QoSProfile(depth=10, reliability=Reliability.RELIABLE)
 LATCHED = QoSProfile(depth=1, reliability=Reliability.RELIABLE,
                      durability=Durability.TRANSIENT_LOCAL)
+RELIABLE = QoSProfile(depth=10, reliability=Reliability.RELIABLE)
 VOLATILE = QoSProfile(depth=10, reliability=Reliability.BEST_EFFORT)
 
 
@@ -46,12 +47,13 @@ def publisher_events(node: Node, topic: str) -> PublisherEventCallbacks:
     return PublisherEventCallbacks(incompatible_qos=incompatible)
 
 
-def subscribe_twice(node: Node, message: type, topic: str,
-                    callback: Callable[[Any], None]) -> list[Subscription]:
-    """Hear both latched and volatile publishers of a topic; `callback` must be idempotent.
+def subscribe_to_any(node: Node, message: type, topic: str,
+                     callback: Callable[[Any], None]) -> list[Subscription]:
+    """Hear every publisher of a topic, as well as it can be heard; `callback` must be idempotent.
 
-    A transient-local reader never hears a volatile writer, and a volatile one misses what was
-    said before it came.
+    A transient-local reader never hears a volatile writer, a volatile one misses what was said
+    before it came, a reliable one never hears a best-effort writer, and a best-effort one may lose
+    what a reliable writer sends.
     """
     return [node.create_subscription(message, topic, callback, qos)
-            for qos in (LATCHED, VOLATILE)]
+            for qos in (LATCHED, RELIABLE, VOLATILE)]

@@ -16,7 +16,8 @@ from pathlib import Path
 from vla_ros.profiles.locate import config_folder
 
 PROFILE_VARIABLES = ('FASTDDS_DEFAULT_PROFILES_FILE', 'FASTRTPS_DEFAULT_PROFILES_FILE')
-OLD_DISTRIBUTIONS = ('humble', 'iron')  # they read the second variable; later ones complain of it
+# They read the second variable only; later ones complain of it.
+OLD_DISTRIBUTIONS = ('humble', 'iron', 'jazzy')
 SHARED_MEMORY = Path('/dev/shm')
 PROFILE = 'fastdds.xml'
 SMALL_PROFILE = 'fastdds_small.xml'

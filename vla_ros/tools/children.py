@@ -13,13 +13,13 @@ from types import FrameType
 
 EXIT_S = 5.0
 # Pure computing, that does not outlive a parent which was killed.
-SPIN = '''
+SPIN = """
 import os
 parent = os.getppid()
 while os.getppid() == parent:
     for _ in range(1_000_000):
         pass
-'''
+"""
 
 
 class Children:

@@ -11,7 +11,8 @@ from vla_ros.tools.measure import NS_PER_MS
 
 # One stage ends where the next one begins; 'stamp' is the capture.
 MOMENTS = ('stamp', 'received', 'image_published', 'image_received', 'free', 'started',
-           'preprocessed', 'inferred', 'taken', 'merged', 'plan_published', 'plan_received', 'command')
+           'preprocessed', 'inferred', 'taken', 'merged', 'plan_published', 'plan_received',
+           'command')
 STAGES = {
     'camera to camera_node': ('stamp', 'received'),
     'decode, resize, publish': ('received', 'image_published'),
