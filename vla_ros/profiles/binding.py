@@ -83,7 +83,8 @@ class _Binder:
                                 for d in self._policy.action.dimensions))
         if spec.quaternion().size:
             self._policy_fails('action', ', '.join(spec.names[i] for i in spec.quaternion()),
-                               'rotation vector or euler is needed: a quaternion cannot be limited yet')
+                               'rotation vector or euler is needed: a quaternion cannot be '
+                               'limited yet')
         absolute = self._absolute(spec)
         self._check_anchors(spec, absolute)
         planned = spec.as_planned(absolute)
