@@ -167,7 +167,7 @@ def test_control_prints_the_figures_that_it_promises() -> None:
 
 
 def test_pipeline_prints_the_figures_that_it_promises() -> None:
-    status, output, errors = bench('pipeline', '--seconds', '3', '--json')
+    status, output, errors = bench('pipeline', '--seconds', '2', '--json')
     assert status == 0, errors
     figures = json.loads(output)
     assert set(figures['engines_ms']) == {'0', '80'}

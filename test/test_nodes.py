@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ pytest.importorskip('rclpy', reason='ROS 2 is not installed')
 
 from builtin_interfaces.msg import Time  # noqa: E402
 from diagnostic_msgs.msg import DiagnosticStatus  # noqa: E402
+from lifecycle_msgs.srv import GetState  # noqa: E402
 from live import (  # noqa: E402
     GRIPPER,
     TWIST,
@@ -43,6 +45,7 @@ from vla_ros.core.types import InferenceStatus  # noqa: E402
 from vla_ros.ros.command_watch import CommandWatch  # noqa: E402
 from vla_ros.ros.messages import status_to_message, to_duration, to_ns, to_time  # noqa: E402
 from vla_ros.ros.qos import IMAGE, LATCHED, STATUS, VOLATILE  # noqa: E402
+from vla_ros.ros.sim_ticks import SimTicks  # noqa: E402
 
 PUBLISHER = {'policy': 'scripted_bridge'}
 SO101 = {'shoulder_pan': 0.0, 'shoulder_lift': 0.1, 'elbow_flex': 0.2, 'wrist_flex': 0.3,
@@ -491,6 +494,51 @@ def test_a_hanging_engine_cannot_keep_the_process_alive(live: Graph, tmp_path: P
     assert 'Traceback' not in node.output
 
 
+def test_a_signal_while_the_engine_warms_up_ends_the_process_at_once(
+        live: Graph, tmp_path: Path) -> None:
+    def change(profile: dict[str, Any]) -> None:
+        profile['options']['latency'] = 600.0
+    policy = changed_profile(tmp_path, 'policies', 'scripted_bridge', change)
+    node = live.start('inference_node', {'policy': policy})
+    client = live.node.create_client(GetState, 'inference_node/get_state')
+    live.until(client.service_is_ready, 'the node')
+    node.signal(signal.SIGTERM)
+    assert node.wait(5.0) == 0, node.output
+    assert 'Traceback' not in node.output
+
+
+def shared_memory(process: str) -> set[str]:
+    """Segments of Fast DDS that a process has mapped: its own, and those of who sends to it."""
+    maps = Path(f'/proc/{process}/maps').read_text().splitlines()
+    return {path for path in (line.split()[-1] for line in maps)
+            if '/dev/shm/fastdds_' in path and 'port' not in path}
+
+
+def test_nodes_leave_no_shared_memory_behind(live: Graph, tmp_path: Path) -> None:
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    cv2.imwrite(str(folder / '0.png'), np.zeros((8, 8, 3), np.uint8))
+
+    def change(profile: dict[str, Any]) -> None:
+        profile['cameras']['primary'] = {
+            'source': 'file', 'path': str(folder), 'rate': 10.0, 'loop': True}
+    robot = changed_profile(tmp_path, 'robots', 'widowx_bridge', change)
+    names = ('action_publisher', 'inference_node', 'camera_node')
+    own = shared_memory('self')
+    Feed(live).begin()
+    processes = [live.start(name, {'robot': robot, 'policy': 'scripted_bridge', **(
+        {'instruction': 'go'} if name == 'inference_node' else {})}) for name in names]
+    live.active(*names)
+    live.enable()
+    made = set().union(*(shared_memory(str(one.process.pid)) for one in processes)) - own
+    if not made:
+        pytest.skip('this middleware uses no shared memory')
+    for process in processes:
+        process.signal(signal.SIGTERM)
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    assert not {path for path in made if os.path.exists(path)}
+
+
 # --- names and clocks ------------------------------------------------------------------------
 
 
@@ -557,7 +605,7 @@ class SimulatedTime:
 def test_simulated_time_sets_the_pace_and_the_stamps(live: Graph) -> None:
     time = SimulatedTime(live)
     twists = Twists(live)
-    live.start('action_publisher', {**PUBLISHER, 'use_sim_time': True})
+    node = live.start('action_publisher', {**PUBLISHER, 'use_sim_time': True})
     live.matched(time.clock, 2)  # the node's own clock, and its ticks
     timer = live.every(0.005, time.go_on)
     live.active('action_publisher')
@@ -585,7 +633,28 @@ def test_simulated_time_sets_the_pace_and_the_stamps(live: Graph) -> None:
     assert abs(to_ns(live.reset_stamps[-1]) - back_ns) < 1_000_000_000
     live.until(lambda: live.values('action_publisher').get('clock jump') == '1', 'clock jump')
     live.until(lambda: live.message('action_publisher') == 'active', 'motion goes on')
+    live.until(twists.moving, 'motion')
+
     live.node.destroy_timer(timer)
+    begin = len(twists)
+    node.signal(signal.SIGTERM)  # with a clock that stands still
+    assert node.wait(5.0) == 0, node.output
+    live.until(lambda: len(twists) >= begin + 20, 'half a second of commands')
+    assert not twists.rows(begin + 5).any(), 'at rest'
+
+
+def test_simulated_ticks_are_multiples_of_the_period_and_name_jumps() -> None:
+    ms = 1_000_000
+    ticks = SimTicks(20 * ms)
+    assert ticks.crossed(1005 * ms) == (1000 * ms, 20 * ms)
+    assert ticks.crossed(1019 * ms) is None
+    assert ticks.crossed(1021 * ms) == (1020 * ms, 20 * ms)
+    assert ticks.crossed(1099 * ms) == (1080 * ms, 60 * ms), 'only the newest of three'
+    assert (ticks.ticks, ticks.missed) == (3, 2)
+    assert ticks.crossed(2000 * ms) == (2000 * ms, 20 * ms), 'unexplained: a jump'
+    assert ticks.crossed(1500 * ms) == (1500 * ms, 20 * ms), 'and one back'
+    ticks.rest()
+    assert ticks.crossed(9500 * ms) == (9500 * ms, 8000 * ms), 'time that the node sat out'
 
 
 def test_a_position_robot_is_not_enabled_far_from_the_first_target(live: Graph) -> None:

@@ -95,6 +95,7 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
 def test_a_refused_priority_says_how_to_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(1, 'Operation not permitted')
+    monkeypatch.setattr(os, 'sched_getscheduler', lambda thread: os.SCHED_OTHER)
     monkeypatch.setattr(os, 'sched_setscheduler', refuse)
     notice = raise_priority()
     assert 'Operation not permitted' in notice
@@ -109,6 +110,7 @@ def test_the_calling_thread_comes_before_all_others(monkeypatch: pytest.MonkeyPa
         assert policy == os.SCHED_FIFO
         given[thread] = parameter.sched_priority
 
+    monkeypatch.setattr(os, 'sched_getscheduler', lambda thread: os.SCHED_OTHER)
     monkeypatch.setattr(os, 'sched_setscheduler', note)
     done = threading.Event()
     other = threading.Thread(target=done.wait)
@@ -120,3 +122,13 @@ def test_the_calling_thread_comes_before_all_others(monkeypatch: pytest.MonkeyPa
         other.join()
     assert given[threading.get_native_id()] == 30
     assert given[other.native_id] == 29
+
+
+@needs_fifo
+def test_a_priority_that_the_process_was_started_with_stays(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        pytest.fail('the priority was changed')
+    monkeypatch.setattr(os, 'sched_getscheduler', lambda thread: os.SCHED_RR)
+    monkeypatch.setattr(os, 'sched_setscheduler', fail)
+    assert raise_priority() == ''

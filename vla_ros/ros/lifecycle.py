@@ -29,6 +29,7 @@ AUTOSTART = Parameter(
 BAD_INPUT = (ValueError, OSError, ImportError)  # what hooks raise with one line for people
 ENDABLE = ('unconfigured', 'inactive', 'active')  # and not in the middle of a transition
 SPIN_S = 0.1
+ANSWER_S = 0.3  # for who asked for the shutdown to get the answer, before the participant is gone
 EXIT_S = 1.8  # whatever still moves after this is left to the robot's own limits
 
 
@@ -118,6 +119,12 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """What `configure` made, to be destroyed on clean-up."""
         self._kept.append(lambda: destroy(made))
         return made
+
+    def destroy_node(self) -> None:
+        """Also what rclpy leaves behind: the state machine keeps the whole DDS participant alive,
+        and with it 34 MB of shared memory that outlast the process."""
+        super().destroy_node()
+        self._state_machine.destroy_when_not_in_use()
 
     # --- transitions ---------------------------------------------------------------------------
 
@@ -241,6 +248,8 @@ def run(make: Callable[[bool], LifecycleNode], argv: Sequence[str] | None = None
 def _spin(node: LifecycleNode, executor: Executor) -> None:
     while not node.interrupted and node.lifecycle_state != 'finalized':
         node.spin_once(executor)
+    if not node.interrupted:
+        time.sleep(ANSWER_S)
 
 
 def _initialize(arguments: list[str]) -> None:
@@ -268,6 +277,13 @@ def _end(node: LifecycleNode | None, executor: Executor | None) -> None:
     if node is not None:
         node.destroy_node()
     rclpy.try_shutdown()
+    deafen()
+
+
+def deafen() -> None:
+    """Ignore a second signal on the last stretch: Python gives them back their defaults there."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _nothing() -> None:

@@ -22,9 +22,12 @@ def raise_priority(priority: int = FIFO_PRIORITY) -> str:
 
     The calling thread gets `priority`, all others one less. They are the middleware's, and hold
     locks that publishing needs: one that waited for a busy core would keep the caller waiting.
+    A process that was started with a real-time priority keeps it.
     """
     own = threading.get_native_id()
     try:
+        if os.sched_getscheduler(own) in (os.SCHED_FIFO, os.SCHED_RR):
+            return ''
         os.sched_setscheduler(own, os.SCHED_FIFO, os.sched_param(priority))
         for thread in map(int, os.listdir('/proc/self/task')):
             if thread != own:

@@ -33,6 +33,7 @@ from vla_ros.tools.measure import (
     machine,
     period_errors_ms,
     spread,
+    stolen_s,
     within,
 )
 
@@ -87,6 +88,7 @@ class _Run:
             listener.listen_until(time.monotonic_ns() + round(WARM_UP_S * NS_PER_S))
 
             process = psutil.Process(pid)
+            stolen = stolen_s()
             busy, begin_ns = sum(process.cpu_times()[:2]), time.monotonic_ns()
             end_ns = begin_ns + round(seconds * NS_PER_S)
             sample = lambda: self._rss.append(process.memory_info().rss / MB)  # noqa: E731
@@ -94,6 +96,7 @@ class _Run:
             listener.listen_until(end_ns, chore=sample)
             sample()
             cpu = sum(process.cpu_times()[:2]) - busy
+            stolen = stolen_s() - stolen
             facts = _facts(pid, listener)
         inside = self._recorded('action_publisher', begin_ns, end_ns)
         timer = self._recorded('rclpy_timer', begin_ns, end_ns)
@@ -109,7 +112,7 @@ class _Run:
             'rclpy_timer': loop_figures(timer, self._period_ns),
             'floor': loop_figures(floor, self._period_ns),
             'robot': self._args.robot, 'seconds': seconds, 'warm_up_s': WARM_UP_S,
-            'load': self._args.load, 'machine': machine()}
+            'load': self._args.load, 'stolen_ms': round(1e3 * stolen), 'machine': machine()}
         return figures | {'targets': [target.as_json() for target in targets(figures)]}
 
     @property
@@ -185,5 +188,8 @@ def show(figures: dict[str, Any], console: Console) -> None:
     console.print(f'action_publisher: {figures["cpu_percent"]:.1f} % of one core, memory '
                   f'{memory["start"]:.1f} MB at the start, {memory["end"]:.1f} MB at the end',
                   highlight=False)
+    if figures['stolen_ms']:
+        console.print(f'the hypervisor took {figures["stolen_ms"]} ms from this machine meanwhile',
+                      highlight=False)
     print_targets(console, figures['targets'])
     print_machine(console, figures['machine'])

@@ -95,6 +95,7 @@ def _play(bag: Bag, options: PlayOptions, ros_arguments: list[str]) -> int:
     from rclpy.signals import SignalHandlerOptions
 
     from vla_ros.nodes.bag_player import BagPlayer
+    from vla_ros.ros.lifecycle import deafen
 
     try:
         rclpy.init(args=ros_arguments, signal_handler_options=SignalHandlerOptions.NO)
@@ -118,6 +119,7 @@ def _play(bag: Bag, options: PlayOptions, ros_arguments: list[str]) -> int:
         if node is not None:
             node.destroy_node()
         rclpy.try_shutdown()
+        deafen()
     return 0
 
 
