@@ -199,10 +199,10 @@ def test_an_interrupted_camera_is_named_by_receipt() -> None:
     assert parts.interrupted(T) == 'front: no frame yet'
     parts.on_frame(frame('front', T))
     parts.on_frame(frame('wrist', T))
-    assert parts.interrupted(T + 260 * MS) == ''
+    assert parts.interrupted(T + 300 * MS) == ''
     parts.on_frame(frame('front', T + 200 * MS))
-    assert parts.interrupted(T + 261 * MS) == (
-        'wrist: no frame for 0.25 s (one is due every 0.1 s)')
+    assert parts.interrupted(T + 310 * MS) == (
+        'wrist: no frame for 0.30 s (one is due every 0.1 s)')
 
 
 def test_a_cleared_assembler_uses_nothing_from_before() -> None:

@@ -100,13 +100,13 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     assert '\n' not in str(error.value)
 
 
-def test_a_replay_adds_the_player_and_takes_its_time() -> None:
-    graph = describe_replay({'bag': 'b', 'rate': '2.0', 'loop': 'true', 'namespace': 'left',
+def test_a_replay_adds_the_player_and_takes_its_time(tmp_path: Path) -> None:
+    graph = describe_replay({'bag': str(tmp_path), 'rate': '2.0', 'loop': 'true', 'namespace': 'left',
                              'remap': '/ee_state:=joint_states instruction:=say'})
     assert all(process.parameters['use_sim_time'] is True for process in graph.processes[:-1])
     player = graph.processes[-1]
     assert player.arguments == (
-        'b', '--clock', '--rate', '2.0', '--wait-for-subscribers', '--loop', '--remap',
+        str(tmp_path), '--clock', '--rate', '2.0', '--wait-for-subscribers', '--loop', '--remap',
         'ee_state:=joint_states', 'instruction:=say')
     assert (player.namespace, player.lifecycle, player.parameters) == ('left', False, {})
 
@@ -114,6 +114,23 @@ def test_a_replay_adds_the_player_and_takes_its_time() -> None:
 def test_a_replay_without_a_bag_is_refused() -> None:
     with pytest.raises(ValueError, match='^bag: none is given; bag:=<rosbag2 folder'):
         describe_replay({'rate': '1.0'})
+
+
+@pytest.mark.parametrize(('changes', 'line'), [
+    ({'bag': '/nope'}, 'bag: /nope: no such file or folder'),
+    ({'rate': 'abc'}, "rate: 'abc': a number above 0 is needed"),
+    ({'rate': '-1'}, "rate: '-1': a number above 0 is needed"),
+    ({'remap': '/ee_state'}, "remap: '/ee_state': write it as from:=to"),
+])
+def test_a_replay_is_checked_before_anything_starts(
+        tmp_path: Path, changes: dict[str, str], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        describe_replay({'bag': str(tmp_path), **changes})
+
+
+def test_a_robot_that_does_not_fit_the_default_policy_says_how_to_choose_another() -> None:
+    with pytest.raises(ValueError, match='this is the default policy, choose another with policy:='):
+        describe({'robot': 'so101'})
 
 
 def test_words_are_parsed_at_the_first_separator() -> None:

@@ -384,8 +384,8 @@ LOST, TWICE, BACK = FrameEvent.LOST, FrameEvent.DUPLICATED, FrameEvent.BACK_DATE
 
 @pytest.mark.parametrize(('stamps', 'expected'), [
     ([0, 100, 200], [None, None, None]),
-    ([0, 150], [None, None]),
-    ([0, 151], [None, (LOST, 1)]),
+    ([0, 175], [None, None]),
+    ([0, 176], [None, (LOST, 1)]),
     ([0, 249], [None, (LOST, 1)]),
     ([0, 251], [None, (LOST, 2)]),
     ([0, 1000, 1100], [None, (LOST, 9), None]),

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[1]
 LIMIT_S = 60.0  # far beyond what a wait takes: a loaded machine is no failure
 PERIOD_NS = NS_PER_S // 5
 START_NS = 1_000 * NS_PER_S
-STALE = 'dx: no fresh state: x was measured 0.51 s apart (limit 0.5 s)'
+STALE = 'dx: no fresh state: the last state of x is 0.51 s old (limit 0.5 s)'
 RUN = Run('a title', 10.0, 0.8, ('camera_node', 'inference_node', 'action_publisher'))
 
 

@@ -31,7 +31,8 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in cli.COMMANDS:
+    operator = ('enable', 'disable', 'reset', 'estop', 'instruct')
+    for name in (*(name for name in cli.COMMANDS if name != 'operate'), *operator):
         with pytest.raises(SystemExit) as ended:
             cli.main([name.replace('_', '-'), '--help'])
         assert ended.value.code == 0

@@ -213,7 +213,7 @@ def test_without_an_instruction_nothing_is_inferred_and_the_control_side_waits()
     side.see()
     side.see()
     assert side.loop.poll(side.now) is None
-    assert side.trouble() == ('no instruction', 'wait')
+    assert side.trouble() == ('no instruction; publish one on the topic instruction', 'wait')
     assert not side.loop.executor.counts
     side.loop.on_instruction('  lift  ', side.now)
     assert side.request().observation.instruction == 'lift'
@@ -275,7 +275,7 @@ def test_an_emptied_instruction_forgets_the_plan() -> None:
     side.see()
     request = side.request()
     side.loop.on_instruction('', side.now)
-    assert side.trouble() == ('no instruction', 'wait')
+    assert side.trouble() == ('no instruction; publish one on the topic instruction', 'wait')
     assert side.answer(request, np.zeros((4, 2))) is None
     assert side.loop.buffer.plan is None
 

@@ -131,7 +131,8 @@ def test_an_estop_from_a_volatile_publisher_stops_until_reset(
     live.silent(twists)
     sent = len(twists)
     assert live.ask_enable().message == 'the e-stop is pressed; release it, then reset'
-    assert live.reset().message == 'the e-stop is pressed; release it first'
+    assert live.reset().message == (
+        'the e-stop is pressed; release it first: publish false on estop')
 
     pressed.data = False
     live.until(lambda: live.ask_enable().message == 'e-stop; reset first', 'release')

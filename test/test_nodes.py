@@ -263,7 +263,7 @@ def test_joint_states_that_say_nothing_are_named_and_keep_the_robot_still(stage:
     refusal = live.until(
         lambda: 'no fresh state' in (text := live.ask_enable().message) and text, 'refusal')
     live.node.destroy_timer(timer)
-    assert 'no fresh state: x ' in refusal
+    assert ' x ' in refusal
     assert len(stage.twists) == sent
     assert 'Traceback' not in stage.publisher.output
 

@@ -44,7 +44,7 @@ def test_after_the_newest_sample_it_holds_up_to_the_age_limit() -> None:
     assert at_limit.oldest_ns == T + MS
     beyond = states.at(T + 501 * MS + 1)
     assert np.isnan(beyond.values[0])
-    assert beyond.problem == 'a was measured 0.50 s apart (limit 0.5 s)'
+    assert beyond.problem == 'the last state of a is 0.50 s old (limit 0.5 s)'
     assert states.at(T + 502 * MS, anyway=True).values[0] == 2.0
 
 

@@ -5,10 +5,12 @@ Nothing here imports launch or rclpy: what would be started can be looked at wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 
+from vla_ros.engines.registry import make_engine
 from vla_ros.profiles.binding import bind
 from vla_ros.profiles.camera import Source, Transport
 from vla_ros.profiles.engine import load_engine
@@ -88,8 +90,14 @@ def describe(given: Mapping[str, str]) -> Graph:
     values = _values(given, ARGUMENTS)
     robot = load_robot(values['robot'])
     policy = load_policy(values['policy'], values['model'])
-    load_engine(values['engine'])
-    binding = bind(policy, robot)
+    make_engine(policy, load_engine(values['engine']))  # not loaded: its options are checked
+    try:
+        binding = bind(policy, robot)
+    except ValueError as error:
+        if given.get('policy'):
+            raise
+        raise ValueError(f'{error}; this is the default policy, choose another with policy:=') \
+            from None
     primary = next(iter(policy.cameras))
     profiles = {'robot': values['robot'], 'policy': values['policy']}
     common: dict[str, str | bool | int | float] = {
@@ -117,6 +125,12 @@ def describe_replay(given: Mapping[str, str]) -> Graph:
     values = _values({k: v for k, v in given.items() if k in own}, REPLAY_ARGUMENTS)
     if not values['bag']:
         raise ValueError('bag: none is given; bag:=<rosbag2 folder, .mcap or .db3 file>')
+    if not Path(values['bag']).expanduser().exists():
+        raise ValueError(f'bag: {values["bag"]}: no such file or folder; give a rosbag2 folder, a '
+                         '.mcap or a .db3 file')
+    if not _positive(values['rate']):
+        raise ValueError(f'rate: {values["rate"]!r}: a number above 0 is needed, such as 0.5')
+    check_remaps(values['remap'].split())
     others = {k: v for k, v in given.items() if k not in own}
     graph = describe({**others, 'use_sim_time': 'true'})
     arguments = [values['bag'], '--clock', '--rate', values['rate'], '--wait-for-subscribers']
@@ -128,6 +142,21 @@ def describe_replay(given: Mapping[str, str]) -> Graph:
     player = Process('bag_player', 'bag_player', given.get('namespace', ''), {},
                      arguments=tuple(arguments), lifecycle=False)
     return Graph((*graph.processes, player), graph.notes)
+
+
+def check_remaps(rules: Iterable[str]) -> None:
+    """Raises ValueError with one line on a rule that is not from:=to."""
+    for rule in rules:
+        old, separator, new = rule.partition(':=')
+        if not (old and separator and new):
+            raise ValueError(f'remap: {rule!r}: write it as from:=to')
+
+
+def _positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < float('inf')
+    except ValueError:
+        return False
 
 
 def parse(words: list[str], arguments: tuple[Argument, ...] = ARGUMENTS) -> dict[str, str]:

@@ -76,10 +76,13 @@ class GraphProcesses:
         return None
 
     def stop(self) -> None:
-        """SIGINT to all, the publisher included: it brings motion to rest by itself."""
+        """SIGTERM to all, the publisher included: it brings motion to rest by itself.
+
+        Not SIGINT, at which a process that is still importing prints where it was.
+        """
         for process in self.running.values():
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
         deadline = time.monotonic() + EXIT_S
         for name, process in self.running.items():
             try:

@@ -13,6 +13,7 @@ from vla_ros.core.types import NS_PER_S, Frame, Observation, StateSample
 KEPT_FRAMES = 8
 # A stream is named as interrupted after this many of its periods.
 MISSED_PERIODS = 2.5
+MISSED_LEAST_NS = 3 * NS_PER_S // 10
 
 
 class OnViolation(str, Enum):
@@ -125,7 +126,7 @@ class Assembler:
     def interrupted(self, now_ns: int) -> str:
         """The first camera without a usable frame for too long, and why none came; or ''."""
         for name, frames in self._frames.items():
-            limit_ns = int(MISSED_PERIODS * self._cameras[name].period_ns)
+            limit_ns = max(int(MISSED_PERIODS * self._cameras[name].period_ns), MISSED_LEAST_NS)
             if frames and now_ns - frames[-1].received_ns <= limit_ns:
                 continue
             refused_ns, reason = self._refused.get(name, (0, ''))

@@ -152,7 +152,7 @@ class ControlLoop:
     def reset(self, now_ns: int) -> str:
         """Clear latches and begin a new epoch, waiting; returns why not, or ''."""
         if self._estop:
-            return 'the e-stop is pressed; release it first'
+            return 'the e-stop is pressed; release it first: publish false on estop'
         self._latched = None
         self._requests.clear()
         self._status = None

@@ -159,7 +159,7 @@ class InferenceLoop:
         observation, actions = request.observation, np.asarray(actions)
         if self.executor.finish(request, self.assembler.instruction):
             return None
-        problem = self._malformed(actions)
+        problem = self.malformed(actions)
         if problem:
             self.executor.fail(request, problem)
             return None
@@ -215,7 +215,8 @@ class InferenceLoop:
         if observation.instruction:
             self.executor.offer(observation)
 
-    def _malformed(self, actions: NDArray[np.floating[Any]]) -> str:
+    def malformed(self, actions: NDArray[np.floating[Any]]) -> str:
+        """Why these actions are not what the policy promises, in one line, or ''."""
         names, horizon = self.config.spec.names, self.config.horizon
         if actions.dtype.kind not in 'fiu':
             return f'engine gave values of type {actions.dtype}; the policy promises floats'
@@ -235,7 +236,7 @@ class InferenceLoop:
         if self.executor.failure:
             return self.executor.failure, 'fault'
         if not self.assembler.instruction:
-            return 'no instruction', 'wait'
+            return 'no instruction; publish one on the topic instruction', 'wait'
         if self._grace_over(now_ns):
             return 'instruction changed, no action chunk for it yet', 'hold'
         delay_ns = self._delay_ns()

@@ -106,8 +106,9 @@ class StateHistory:
             used_ns, value, got_ns = _interpolated(samples, stamp_ns)
             apart_ns = abs(stamp_ns - used_ns)
             if apart_ns > self._age_limit_ns:
-                problem = problem or (f'{name} was measured {apart_ns / NS_PER_S:.2f} s apart '
-                                      f'(limit {self._age_limit_ns / NS_PER_S:g} s)')
+                problem = problem or (
+                    f'the last state of {name} is {apart_ns / NS_PER_S:.2f} s old '
+                    f'(limit {self._age_limit_ns / NS_PER_S:g} s)')
                 if not anyway:
                     continue
             values[i] = value

@@ -86,7 +86,8 @@ class AsyncExecutor:
         return Outcome(request, actions, Timing(preprocessed_ns, self._clock()))
 
 
-def warm_up(engine: Engine, count: int, clock: Callable[[], int]) -> list[int]:
+def warm_up(engine: Engine, count: int, clock: Callable[[], int],
+            malformed: Callable[[Any], str]) -> list[int]:
     """Run an example observation `count` times; returns the durations in nanoseconds.
 
     The first run compiles, allocates and fills caches; it is not among the durations.
@@ -95,8 +96,11 @@ def warm_up(engine: Engine, count: int, clock: Callable[[], int]) -> list[int]:
     example = engine.example()
     for i in range(count + 1):
         begin_ns = clock()
-        engine.infer(engine.preprocess(example))
+        actions = engine.infer(engine.preprocess(example))
         if i:
             durations.append(clock() - begin_ns)
+        problem = malformed(actions)
+        if problem:
+            raise ValueError(f'warm-up: {problem}')
     engine.reset()
     return durations

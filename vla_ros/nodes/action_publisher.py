@@ -116,6 +116,9 @@ class ActionPublisher(LifecycleNode):
             notice = raise_priority()
             if notice:
                 self.get_logger().warning(notice)
+        if not self._settings['enable_on_start']:
+            self.get_logger().info('waiting to be enabled: vla-ros enable, or the service '
+                                   'action_publisher/enable')
         self._pacer = Pacer(self._period_ns)
         self._idle_ns = time.monotonic_ns() - self._left_ns if self._left_ns else 0
 
@@ -219,13 +222,13 @@ class ActionPublisher(LifecycleNode):
             response.success, response.message = True, 'coming to rest'
             return response
         refusal = self._watch.refusal() if self._pacer is not None else 'the node is not active'
-        response.message = refusal or self._loop.enable(self._now_ns())
-        response.success = not response.message
+        refusal = refusal or self._loop.enable(self._now_ns())
+        response.success, response.message = not refusal, refusal or 'enabled'
         return response
 
     def _on_reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        response.message = self._loop.reset(self._now_ns())
-        response.success = not response.message
+        refusal = self._loop.reset(self._now_ns())
+        response.success, response.message = not refusal, refusal or 'waiting to be enabled'
         return response
 
     # --- the tick ------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ class InferenceNode(LifecycleNode):
         self._loop: InferenceLoop = inference_loop(robot, policy, binding)
         self._names = binding.planned.names
         self._engine.load()
-        refusal = self._loop.on_warm_up(warm_up(self._engine, profile.warm_up, time.monotonic_ns))
+        durations = warm_up(self._engine, profile.warm_up, time.monotonic_ns, self._loop.malformed)
+        refusal = self._loop.on_warm_up(durations)
         if refusal:
             raise ValueError(f'{refusal}; use a faster engine or a policy with a longer horizon')
         self._diagnostics = self.keep(Diagnostics(self, robot.name), Diagnostics.close)

@@ -155,6 +155,9 @@ class ScriptedEngine(Engine):
 
 def make(policy: PolicyProfile, engine: EngineProfile) -> Engine:
     """The factory of the family. Raises ValueError with one line on options that make no sense."""
+    if policy.checkpoint is not None:
+        raise ValueError(f'{policy.file}: checkpoint: {policy.checkpoint}: family scripted has '
+                         'none; leave checkpoint and model:= away')
     return ScriptedEngine(policy, engine)
 
 

@@ -20,7 +20,9 @@ from vla_ros.ros.image_codec import decode_compressed, resize, to_rgb
 from vla_ros.ros.image_publishing import ImageWriter
 from vla_ros.ros.qos import IMAGE
 
-SILENT_PERIODS = 2.5  # a camera is called silent after this many of its periods
+SILENT_PERIODS = 2.5  # a camera is called silent after this many of its periods …
+SILENT_LEAST_NS = 3 * NS_PER_S // 10  # … and not sooner than this
+DEPTH = '16UC1'
 
 
 class Camera:
@@ -57,6 +59,10 @@ class Camera:
             else:
                 image = read_image(message)
                 stamp_ns, pixels = image.stamp_ns, to_rgb(image)
+                if image.encoding == DEPTH:
+                    self._node.get_logger().warning(
+                        f'{self.profile.topic}: encoding {DEPTH} is a depth image; it is shown to '
+                        'the policy as grey; name the colour topic if that is not meant', once=True)
         except ValueError as error:
             self._counts['frames that cannot be read'] += 1
             self._node.get_logger().error(f'{self.profile.topic}: {error}',
@@ -89,10 +95,14 @@ class Camera:
         if not self._seen_ns:  # simulated time had not begun
             self.expect()
         silent_ns = self.now_ns() - self._seen_ns
-        if silent_ns <= SILENT_PERIODS * self.profile.period_ns:
+        if silent_ns <= max(SILENT_PERIODS * self.profile.period_ns, SILENT_LEAST_NS):
             return ''
-        return (f'{self.profile.name}: no frame for {silent_ns / NS_PER_S:.1f} s '
-                f'(one is due every {self.profile.period_ns / NS_PER_S:g} s)')
+        line = (f'{self.profile.name}: no frame for {silent_ns / NS_PER_S:.1f} s '
+                f'(one is due every {self.profile.period_ns / NS_PER_S:.3g} s)')
+        topic = self.profile.topic
+        if topic and not self._node.count_publishers(self._node.resolve_topic_name(topic)):
+            line += f'; nobody publishes {self._node.resolve_topic_name(topic)}'
+        return line
 
     def values(self) -> dict[str, object]:
         """Counts and latencies for `/diagnostics`."""

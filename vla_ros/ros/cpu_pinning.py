@@ -19,7 +19,8 @@ def pin(engine: EngineProfile, allowed: Iterable[int]) -> None:
     missing = [cpu for cpu in wanted if cpu not in available]
     if missing:
         raise ValueError(f'{engine.file}: affinity: {wanted}: CPU {missing[0]} is not available; '
-                         f'this process may use {", ".join(map(str, available))}')
+                         f'this process may use {", ".join(map(str, available))}; choose another '
+                         'engine profile, or copy this one')
     for thread in os.listdir('/proc/self/task'):
         with suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(int(thread), wanted or available)

@@ -24,6 +24,7 @@ class Diagnostics:
         self._publisher = node.create_publisher(DiagnosticArray, '/diagnostics', 10)
         self._last: tuple[bytes, str] | None = None
         self._due_ns = 0
+        self._changed = False
 
     def close(self) -> None:
         self._node.destroy_publisher(self._publisher)
@@ -33,12 +34,15 @@ class Diagnostics:
         waited_ns = now_ns - self._due_ns
         if (level, state) == self._last and 0 <= waited_ns < NS_PER_S:
             return False
+        self._changed = (level, state) != self._last
         self._last, self._due_ns = (level, state), now_ns
         return True
 
     def publish(self, level: bytes, message: str, values: Mapping[str, object],
                 now_ns: int) -> None:
-        """Publish level, message and values."""
+        """Publish level, message and values; a change goes to the log as well."""
+        if self._changed:
+            self._tell(level, message)
         status = DiagnosticStatus(
             level=level, name=self._node.get_fully_qualified_name(), message=message,
             hardware_id=self._hardware_id,
@@ -46,6 +50,16 @@ class Diagnostics:
         array = DiagnosticArray(status=[status])
         array.header.stamp = to_time(now_ns)
         self._publisher.publish(array)
+
+    def _tell(self, level: bytes, message: str) -> None:
+        """A line of code each: rclpy raises where the severity of one line changes."""
+        logger = self._node.get_logger()
+        if level == OK:
+            logger.info(message)
+        elif level == WARN:
+            logger.warning(message)
+        else:
+            logger.error(message)
 
 
 def latency_values(summaries: Mapping[str, LatencySummary]) -> dict[str, str]:

@@ -28,9 +28,10 @@ class FrameNotice:
 class FrameGapDetector:
     """Counts lost, duplicated and back-dated frames of one camera.
 
-    `period_ns` is the expected time between two frames; more than 1.5 of it between two stamps
-    means frames were lost. A single back-dated stamp does not move the reference; a second one
-    that goes on from it (a clock that was set back, a clip that starts again) does.
+    `period_ns` is the expected time between two frames; more than 1.75 of it between two stamps
+    means frames were lost: a camera that jitters stays below. A single back-dated stamp does not
+    move the reference; a second one that goes on from it (a clock that was set back, a clip that
+    starts again) does.
     """
 
     def __init__(self, camera: str, period_ns: int) -> None:
@@ -73,7 +74,7 @@ class FrameGapDetector:
 
     def _gap(self, before_ns: int, stamp_ns: int) -> FrameNotice | None:
         gap_ns = stamp_ns - before_ns
-        if 2 * gap_ns <= 3 * self._period_ns:
+        if 4 * gap_ns <= 7 * self._period_ns:
             return None
         lost = (2 * gap_ns + self._period_ns) // (2 * self._period_ns) - 1
         self.lost += lost

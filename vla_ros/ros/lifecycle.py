@@ -124,7 +124,8 @@ class LifecycleNode(RclpyLifecycleNode):  # type: ignore[misc]  # rclpy has no t
         """Also what rclpy leaves behind: the state machine keeps the whole DDS participant alive,
         and with it 34 MB of shared memory that outlast the process."""
         super().destroy_node()
-        self._state_machine.destroy_when_not_in_use()
+        if hasattr(self, '_state_machine'):  # a signal may have come before it was made
+            self._state_machine.destroy_when_not_in_use()
 
     # --- transitions ---------------------------------------------------------------------------
 

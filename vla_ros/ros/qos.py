@@ -55,5 +55,7 @@ def subscribe_to_any(node: Node, message: type, topic: str,
     before it came, a reliable one never hears a best-effort writer, and a best-effort one may lose
     what a reliable writer sends.
     """
-    return [node.create_subscription(message, topic, callback, qos)
+    # One of them always matches: that another does not is nothing to warn of.
+    silent = SubscriptionEventCallbacks(use_default_callbacks=False)
+    return [node.create_subscription(message, topic, callback, qos, event_callbacks=silent)
             for qos in (LATCHED, RELIABLE, VOLATILE)]

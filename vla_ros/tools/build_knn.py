@@ -185,6 +185,9 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build the checkpoint and say what is in it. Returns 0; raises ValueError with one line."""
     policy, robot = load_policy(args.policy), load_robot(args.robot)
+    if policy.family != 'knn':
+        raise ValueError(f'{policy.file}: family: {policy.family!r}: build-knn needs a policy of '
+                         'family knn')
     camera = robot.cameras.get(next(iter(policy.cameras)))
     if camera is None:
         raise ValueError(f'{robot.file}: cameras: {", ".join(robot.cameras)}; the policy '

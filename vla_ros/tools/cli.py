@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ('up', 'play', 'build_knn', 'demo', 'bench', 'docs')
+COMMANDS = ('up', 'operate', 'play', 'build_knn', 'demo', 'bench', 'docs')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

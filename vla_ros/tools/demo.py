@@ -219,8 +219,8 @@ def _additions(environment: Mapping[str, str], logs: Path) -> dict[str, str]:
         additions['ROS_LOCALHOST_ONLY'] = '1'
     else:
         additions['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
-    return {**transport_additions(environment),
-            **{name: value for name, value in additions.items() if not environment.get(name)}}
+    # Never on the domain that is set: a robot may be listening there.
+    return {**transport_additions(environment), **additions}
 
 
 @contextmanager

@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
         if rule.count(':=') != 1 or rule.startswith(':=') or rule.endswith(':='):
             raise ValueError(f'play: remap: {rule!r}; write it as FROM:=TO')
     with Bag(args.bag) as bag:
+        for rule in args.remap:
+            bag.require('/' + rule.partition(':=')[0].lstrip('/'))
         # The middleware reads its profile once, when rclpy starts it.
         os.environ.update(transport_additions(os.environ))
         return _play(bag, _options(args), _ros_arguments(args))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from vla_ros.bringup.graph import ARGUMENTS, REPLAY_ARGUMENTS, describe, describe_replay, parse
+from vla_ros.bringup.graph import (
+    ARGUMENTS,
+    REPLAY_ARGUMENTS,
+    check_remaps,
+    describe,
+    describe_replay,
+    parse,
+)
 from vla_ros.bringup.up import up
 
 
@@ -27,6 +34,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run until interrupted. Raises ValueError with one line on arguments that do not fit."""
+    check_remaps(args.remap)
     given = parse(args.arguments, ARGUMENTS + REPLAY_ARGUMENTS)
     replay = any(argument.name in given for argument in REPLAY_ARGUMENTS)
     return up((describe_replay if replay else describe)(given), args.remap)
