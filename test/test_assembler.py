@@ -199,9 +199,9 @@ def test_an_interrupted_camera_is_named_by_receipt() -> None:
     assert parts.interrupted(T) == 'front: no frame yet'
     parts.on_frame(frame('front', T))
     parts.on_frame(frame('wrist', T))
-    assert parts.interrupted(T + 300 * MS) == ''
+    assert parts.interrupted(T + 310 * MS) == ''
     parts.on_frame(frame('front', T + 200 * MS))
-    assert parts.interrupted(T + 310 * MS) == (
+    assert parts.interrupted(T + 311 * MS) == (
         'wrist: no frame for 0.30 s (one is due every 0.1 s)')
 
 

@@ -101,8 +101,9 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
 
 
 def test_a_replay_adds_the_player_and_takes_its_time(tmp_path: Path) -> None:
-    graph = describe_replay({'bag': str(tmp_path), 'rate': '2.0', 'loop': 'true', 'namespace': 'left',
-                             'remap': '/ee_state:=joint_states instruction:=say'})
+    graph = describe_replay({
+        'bag': str(tmp_path), 'rate': '2.0', 'loop': 'true', 'namespace': 'left',
+        'remap': '/ee_state:=joint_states instruction:=say'})
     assert all(process.parameters['use_sim_time'] is True for process in graph.processes[:-1])
     player = graph.processes[-1]
     assert player.arguments == (
@@ -129,7 +130,7 @@ def test_a_replay_is_checked_before_anything_starts(
 
 
 def test_a_robot_that_does_not_fit_the_default_policy_says_how_to_choose_another() -> None:
-    with pytest.raises(ValueError, match='this is the default policy, choose another with policy:='):
+    with pytest.raises(ValueError, match='the default policy, choose another with policy:='):
         describe({'robot': 'so101'})
 
 
@@ -261,8 +262,8 @@ def test_launch_starts_what_up_starts(launched: Callable[..., list[list[str]]]) 
 
 
 def test_a_replay_by_launch_starts_what_up_starts(
-        launched: Callable[..., list[list[str]]]) -> None:
-    given = {'bag': 'b', 'namespace': 'left', 'remap': 'a:=b c:=d', 'rate': '0.5'}
+        launched: Callable[..., list[list[str]]], tmp_path: Path) -> None:
+    given = {'bag': str(tmp_path), 'namespace': 'left', 'remap': 'a:=b c:=d', 'rate': '0.5'}
     arguments = (*REPLAY_ARGUMENTS, *(a for a in ARGUMENTS if a.name != 'use_sim_time'))
     lines = launched(arguments, describe_replay, given)
     with GraphProcesses(describe_replay(given), environment={}, output=-3,

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from vla_ros.core.action_spec import Kind
 from vla_ros.core.control_config import State
 from vla_ros.core.control_loop import ControlLoop
+from vla_ros.core.counting import MOST_REASONS, Counts
 from vla_ros.core.gripper import GripperMap
 from vla_ros.core.limits import Limits
 from vla_ros.core.types import NS_PER_S, InferenceStatus, Plan, StateSample
@@ -127,7 +128,7 @@ def refusal_cases() -> dict[str, tuple[Any, str]]:
     def released(rig: Rig) -> None:
         pressed(rig)
         rig.loop.on_estop(False, rig.now_ns)
-        rig.tick()
+        rig.run(0.6)
 
     def faulty(rig: Rig) -> None:
         rig.steady([0.0, np.nan])
@@ -407,6 +408,7 @@ def test_latched_stops_need_a_reset_and_an_enable(case: str) -> None:
     rig.alive = True
     rig.loop.on_estop(False, rig.now_ns)
     until_rest(rig)
+    rig.run(0.6)
     rig.steady(rig.measured)
     assert 'reset first' in rig.enable()
     assert rig.loop.reset(rig.now_ns) == ''
@@ -416,6 +418,35 @@ def test_latched_stops_need_a_reset_and_an_enable(case: str) -> None:
     assert rig.loop.state is State.WAITING
     assert rig.enable() == ''
     assert rig.tick().state is State.ACTIVE
+
+
+def test_one_of_several_estops_that_is_pressed_outweighs_the_others() -> None:
+    rig = driving(row=[0.5, 0.5])
+    for _ in range(20):
+        rig.loop.on_estop(True, rig.now_ns)
+        rig.loop.on_estop(False, rig.now_ns)
+        assert 'pressed' in rig.loop.reset(rig.now_ns)
+        assert 'pressed' in rig.enable()
+        rig.run(0.1)
+    rig.run(0.6)
+    assert rig.loop.reset(rig.now_ns) == ''
+
+
+def test_enabling_while_a_stop_is_pending_is_refused() -> None:
+    rig = driving(row=[0.5, 0.5])
+    rig.loop.on_estop(True, rig.now_ns)
+    assert 'pressed' in rig.enable()
+    rig = driving(row=[0.5, 0.5])
+    rig.loop.disable()
+    assert rig.enable() == 'being stopped: disabled'
+
+
+def test_reasons_of_any_text_are_counted_in_a_bounded_number() -> None:
+    counts = Counts()
+    for i in range(1000):
+        counts[f'reason {i}'] += 1
+    assert len(counts) == MOST_REASONS + 1
+    assert sum(counts.values()) == 1000
 
 
 @pytest.mark.parametrize('case', ['decelerate', 'stop_publishing', 'disable', 'wait'])
@@ -808,7 +839,7 @@ def test_a_bounded_velocity_dimension_holds_without_a_measured_state() -> None:
         rig.steady([0.2, 0.02])
         rig.tick()
     assert rig.loop.state is State.HOLDING
-    assert 'no fresh state: d0' in rig.loop.cause
+    assert 'no fresh state: the last state of d0' in rig.loop.cause
     until_rest(rig)
     rig.measuring = True
     rig.drive([0.2, 0.02], 0.1)

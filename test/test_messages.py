@@ -19,6 +19,7 @@ from trajectory_msgs.msg import JointTrajectory  # noqa: E402
 
 from vla_ros.core.types import InferenceStatus, Plan  # noqa: E402
 from vla_ros.ros.messages import (  # noqa: E402
+    most_plan_bytes,
     plan_from_message,
     plan_to_message,
     state_from_message,
@@ -164,3 +165,19 @@ def test_a_status_of_something_else_is_named(values: dict[str, str]) -> None:
     wire = DiagnosticStatus(values=[KeyValue(key=k, value=v) for k, v in values.items()])
     with pytest.raises(ValueError, match='^inference_status: .* not a status of inference_node$'):
         status_from_message(wire)
+
+
+def test_a_plan_in_another_frame_is_refused() -> None:
+    message = plan_to_message(Plan(0, 0, 10**8, np.zeros((2, 1))), ('dx',), 'mars')
+    with pytest.raises(ValueError, match="frame_id is 'mars'; the robot profile says 'base_link'"):
+        plan_from_message(message, ('dx',), 10**8, 'base_link')
+    assert plan_from_message(message, ('dx',), 10**8, '').period_ns == 10**8
+
+
+@pytest.mark.parametrize('size', [1, 7, 14])
+@pytest.mark.parametrize('horizon', [1, 20, 100])
+def test_a_plan_of_the_longest_length_fits_into_the_most_bytes(size: int, horizon: int) -> None:
+    names = tuple(f'a_rather_long_joint_name_{i}' for i in range(size))
+    plan = Plan(0, 0, 10**8, np.zeros((2 * (horizon + 1), size)))
+    taken = len(serialize_message(plan_to_message(plan, names, 'base_link')))
+    assert taken <= most_plan_bytes(horizon, names) <= 2 * taken + 2048

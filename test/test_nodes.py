@@ -797,14 +797,14 @@ class Neighbours:
 
 def test_the_lease_waits_for_the_others_to_leave_and_names_them_once() -> None:
     node = Neighbours(*[['me', 'old']] * 5, ['me'])
-    CommandWatch(node, ['/twists'], tolerant=False).wait(20.0)
+    CommandWatch(node, ['/twists'], tolerant=False).wait(20.0, lambda: False)
     assert node.warnings == ['second command publisher: /arm/old on /twists; stop it or remap one '
                              'of the two; waiting for it to leave']
 
 
 def test_the_lease_is_refused_where_the_other_stays() -> None:
     with pytest.raises(ValueError, match='^second command publisher: /arm/me on /twists; '):
-        CommandWatch(Neighbours(['me', 'me']), ['/twists'], tolerant=False).wait(0.0)
+        CommandWatch(Neighbours(['me', 'me']), ['/twists'], tolerant=False).wait(0.0, lambda: False)
 
 
 def test_another_publisher_may_be_tolerated_with_a_warning() -> None:

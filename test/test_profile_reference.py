@@ -160,7 +160,8 @@ def test_page_has_the_choices_and_bounds_of_the_readers(reading, page):
         for key, cells in rows.items():
             place, row = f'{name}.{key}', ' '.join(cells)
             for rule in () if place in DEPENDENT else reading.rules[place]:
-                wanted = re.findall(r'(?<![\w.])\d+(?:\.\d+)?', rule)
+                numbers = re.findall(r'(?<![\w.])\d+(?:\.\d+)?(?:e\+\d+)?', rule)
+                wanted = [number.replace('e+0', 'e') for number in numbers]
                 if rule.startswith('one of '):
                     wanted = rule.removeprefix('one of ').split(', ')
                 for word in wanted:

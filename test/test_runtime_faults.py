@@ -539,7 +539,8 @@ def test_estop_rests_latches_and_needs_reset_and_enable(robot: str) -> None:
              .when(4.5, EStop(False)).when(5.0, Enable()).when(5.5, Reset()).when(6.5, Enable())
              .play(8.0))
     assert story.answers == [
-        'the e-stop is pressed; release it, then reset', 'the e-stop is pressed; release it first: publish false on estop',
+        'the e-stop is pressed; release it, then reset',
+        'the e-stop is pressed; release it first: publish false on estop',
         'e-stop; reset first', '', '']
     stop = story.first('stopping', 'stopped')
     assert stop.time <= 3.021

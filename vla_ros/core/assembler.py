@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from vla_ros.core.counting import Counts
 from vla_ros.core.state_history import StateHistory, clock_mismatch, dropped_as
 from vla_ros.core.types import NS_PER_S, Frame, Observation, StateSample
 
@@ -58,7 +59,7 @@ class Assembler:
         self._state_refused = ''
         self.instruction = ''
         self.problem = ''
-        self.counts: Counter[str] = Counter()
+        self.counts = Counts()
 
     def on_frame(self, frame: Frame) -> str:
         """Take a frame; returns why it was dropped, or ''."""

@@ -7,13 +7,13 @@ so that a jump of the first can neither stretch nor skip it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from vla_ros.core.control_config import ControlConfig, State, Tick
+from vla_ros.core.counting import Counts
 from vla_ros.core.player import Player
 from vla_ros.core.state_history import dropped_as
 from vla_ros.core.types import NS_PER_S, Floats, InferenceStatus, Plan, StateSample
@@ -25,6 +25,7 @@ FUTURE_TOLERANCE_NS = NS_PER_S // 20  # a plan stamped further ahead than this i
 NEVER_NS = 1 << 62
 WILD = 1e15                      # no unit needs numbers like this; their differences overflow
 QUATERNION_TOLERANCE = 0.1       # how far from 1 the norm of a quaternion in a plan may be
+ESTOP_HEARD_NS = NS_PER_S // 2  # several e-stops: each that is pressed says so at least as often
 ESTOP_MISSING = 'nobody publishes the topic estop'
 
 
@@ -42,7 +43,8 @@ class ControlLoop:
         self._latched: Violation | None = None
         self._requests: list[Violation] = []
         self._auto_enable = config.enable_on_start
-        self._estop = False
+        self._estop_last = False            # the last word of the e-stop topic
+        self._estop_true_ns: int | None = None  # when it last said that it is pressed
         self.estop_present = False    # whether somebody publishes the e-stop topic
 
         self._plan: Plan | None = None
@@ -55,8 +57,8 @@ class ControlLoop:
         self._now_ns: int | None = None
         self._rest_at_ns: int | None = None
 
-        self.counts: Counter[str] = Counter()
-        self.holds: Counter[str] = Counter()  # how often each first cause ended the motion
+        self.counts = Counts()
+        self.holds = Counts()  # how often each first cause ended the motion
 
     # --- what comes in -------------------------------------------------------------------------
 
@@ -90,7 +92,7 @@ class ControlLoop:
             return self._drop('plan from before the last reset')
         problem = self._malformed(plan)
         if problem:
-            return self.fault(f'action chunk: {problem}')
+            return self.on_malformed_plan(f'action chunk: {problem}')
         if self._plan is not None and plan.stamp_ns < self._plan.stamp_ns:
             return self._drop('plan older than the one in hand')
         if plan.stamp_ns > now_ns + FUTURE_TOLERANCE_NS:
@@ -98,6 +100,15 @@ class ControlLoop:
         # One that had to wait for being enabled says nothing of latency.
         self._plan, self._plan_played = plan, self._state is not State.ACTIVE
         return ''
+
+    def on_malformed_plan(self, cause: str) -> str:
+        """What came is no plan for this robot: counted, and a fault; returns the cause."""
+        self.counts['dropped: malformed action chunk'] += 1
+        return self.fault(cause)
+
+    def on_malformed_status(self) -> None:
+        """Something came that is no status of inference."""
+        self.counts['dropped: inference status that cannot be read'] += 1
 
     def on_state(self, sample: StateSample) -> str:
         """Take a measurement; returns why some of it was dropped, or ''."""
@@ -123,9 +134,11 @@ class ControlLoop:
         if pressed and not self._estop:
             self.counts['e-stop'] += 1
             self._new_epoch(now_ns)
+        if pressed:
+            self._estop_true_ns = self._player.elapsed_ns
+        self._estop_last = pressed
         if pressed:  # here and not in the next period, by which it may be released again
             self._latch(Violation(Reaction.ESTOP, 'e-stop'))
-        self._estop = pressed
 
     def fault(self, cause: str) -> str:
         """Latch a fault; returns the cause."""
@@ -134,7 +147,7 @@ class ControlLoop:
 
     def enable(self, now_ns: int) -> str:
         """Start to play the plan; returns why not, or ''."""
-        if self._state is State.ACTIVE:
+        if self._state is State.ACTIVE and not (self._estop or self._latched or self._requests):
             return ''
         refusal = self._refusal(now_ns)
         if refusal:
@@ -159,7 +172,7 @@ class ControlLoop:
         self._auto_enable = False
         self._new_epoch(now_ns)
         self._watchdog.recovered()
-        self._enter(State.WAITING, 'not enabled', quiet=True)
+        self._enter(State.WAITING, 'reset', quiet=True)
         return ''
 
     # --- one control period --------------------------------------------------------------------
@@ -214,6 +227,14 @@ class ControlLoop:
                 and self._player.elapsed_ns - self._rest_at_ns > REST_PUBLISHED_NS)
 
     # --- inside --------------------------------------------------------------------------------
+
+    @property
+    def _estop(self) -> bool:
+        """Whether any e-stop is pressed: one that still says so outweighs others that do not."""
+        if self._estop_true_ns is None:
+            return False
+        heard_ns = self._player.elapsed_ns - self._estop_true_ns
+        return self._estop_last or heard_ns < ESTOP_HEARD_NS
 
     @property
     def _estop_missing(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from vla_ros.core.action_spec import ActionSpec
 from vla_ros.core.anchoring import Anchoring
 from vla_ros.core.assembler import Assembler
 from vla_ros.core.chunk_buffer import ChunkBuffer, Seam, stretch
+from vla_ros.core.counting import Counts
 from vla_ros.core.executor_state import ExecutorState, Request
 from vla_ros.core.latency import LatencyAccount, LatencyWindow
 from vla_ros.core.padding import pad
@@ -71,7 +71,7 @@ class InferenceLoop:
         self.executor = executor
         self.buffer = buffer
         self.latency = LatencyAccount(self.STAGES)
-        self.counts: Counter[str] = Counter()
+        self.counts = Counts()
         self.rate = 1.0
         self.seam: Seam | None = None
         self._anchoring = Anchoring(config.spec, config.absolute)

@@ -27,6 +27,8 @@ def clock_mismatch(stamp_ns: int, received_ns: int) -> str:
 
 def dropped_as(reason: str) -> str:
     """The name under which a reason is counted: without numbers that are new every time."""
+    if ' names but ' in reason:
+        return 'joint state: names and positions differ in number'
     return 'joint state: clock mismatch' if 'clock mismatch' in reason else reason.split('; ')[0]
 
 
@@ -78,9 +80,11 @@ class StateHistory:
             if samples is None:
                 continue
             if not np.isfinite(value):
-                reason = self._drop(f'joint state: {name} is not finite')
+                dropped = self._drop(f'joint state: {name} is not finite')
+                reason = reason or dropped
             elif samples and sample.stamp_ns <= samples[-1][0]:
-                reason = self._drop(f'joint state: stamp of {name} does not advance')
+                dropped = self._drop(f'joint state: stamp of {name} does not advance')
+                reason = reason or dropped
             else:
                 samples.append((sample.stamp_ns, float(value), sample.received_ns))
                 while samples[0][0] < sample.stamp_ns - self._keep_ns:

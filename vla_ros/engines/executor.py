@@ -99,7 +99,7 @@ def warm_up(engine: Engine, count: int, clock: Callable[[], int],
         actions = engine.infer(engine.preprocess(example))
         if i:
             durations.append(clock() - begin_ns)
-        problem = malformed(actions)
+        problem = malformed(np.asarray(actions))
         if problem:
             raise ValueError(f'warm-up: {problem}')
     engine.reset()

@@ -29,10 +29,12 @@ from vla_ros.profiles.binding import bind
 from vla_ros.profiles.loops import control_loop
 from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
+from vla_ros.ros.bounded import subscribe_bounded
 from vla_ros.ros.command_watch import CommandWatch
 from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, control_values, latency_values
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import (
+    most_plan_bytes,
     plan_from_message,
     state_from_message,
     status_from_message,
@@ -70,6 +72,7 @@ PARAMETERS = ParameterTable([
 ])
 REST_WAIT_S = 1.5  # the longest that ending waits for rest
 ZEROS_S = 0.6      # and for the last commands at rest
+MOST_BYTES = 1 << 16  # of a state or status; reading more takes longer than a tick may wait
 LEVELS = {State.FAULT: ERROR, State.HOLDING: WARN, State.STOPPING: WARN, State.STOPPED: WARN}
 
 
@@ -96,7 +99,8 @@ class ActionPublisher(LifecycleNode):
         for note in binding.notes:
             self.get_logger().info(note)
         self._names, self._policy_period_ns = binding.planned.names, policy.period_ns
-        self._period_ns = robot.control_period_ns
+        self._period_ns, self._frame_id = robot.control_period_ns, robot.frame_id
+        self._most_bytes = most_plan_bytes(policy.horizon, binding.planned.names)
         self._loop = control_loop(robot, policy, binding, parameters['shadow'],
                                   parameters['enable_on_start'])
         self._latency = LatencyAccount(('plan_age', 'tick_wait', 'first_command'))
@@ -111,7 +115,7 @@ class ActionPublisher(LifecycleNode):
         self._connect()
 
     def activate(self) -> None:
-        self._watch.wait(self._settings['lease_wait'])
+        self._watch.wait(self._settings['lease_wait'], lambda: self.interrupted)
         if self._settings['real_time']:
             notice = raise_priority()
             if notice:
@@ -159,9 +163,12 @@ class ActionPublisher(LifecycleNode):
         estop = subscribe_to_any(self, Bool, 'estop', self._on_estop)
         self._estop_topic = estop[0].topic_name
         subscriptions = [
-            self._subscribed(JointTrajectory, 'action_chunk', self._on_plan, PLAN),
-            self._subscribed(JointState, 'joint_states', self._on_state, STATE),
-            self._subscribed(DiagnosticStatus, 'inference_status', self._on_status, STATUS),
+            subscribe_bounded(self, JointTrajectory, 'action_chunk', PLAN, self._most_bytes,
+                              self._on_plan, self._on_bad_plan),
+            subscribe_bounded(self, JointState, 'joint_states', STATE, MOST_BYTES,
+                              self._on_state, self._on_large),
+            subscribe_bounded(self, DiagnosticStatus, 'inference_status', STATUS, MOST_BYTES,
+                              self._on_status, self._on_large),
             *estop]
         self._sim_time = bool(self.get_parameter('use_sim_time').value)
         self._sim_ticks = SimTicks(self._period_ns)
@@ -184,9 +191,9 @@ class ActionPublisher(LifecycleNode):
     def _on_plan(self, message: JointTrajectory) -> None:
         now_ns = self._now_ns()
         try:
-            plan = plan_from_message(message, self._names, self._policy_period_ns)
+            plan = plan_from_message(message, self._names, self._policy_period_ns, self._frame_id)
         except ValueError as error:
-            self.get_logger().error(self._loop.fault(str(error)))
+            self._on_bad_plan(str(error))
             return
         dropped = self._loop.on_plan(plan, now_ns)
         if dropped:
@@ -194,6 +201,13 @@ class ActionPublisher(LifecycleNode):
             return
         self._plan_received_ns = now_ns
         self._latency.add(plan_age=now_ns - plan.stamp_ns)
+
+    def _on_bad_plan(self, cause: str) -> None:
+        self.get_logger().error(self._loop.on_malformed_plan(cause), throttle_duration_sec=1.0)
+
+    def _on_large(self, line: str) -> None:
+        self._loop.counts['dropped: message that is too large'] += 1
+        self.get_logger().warning(line, throttle_duration_sec=1.0)
 
     def _on_state(self, message: JointState) -> None:
         dropped = self._loop.on_state(state_from_message(message, self._now_ns()))
@@ -204,6 +218,7 @@ class ActionPublisher(LifecycleNode):
         try:
             self._loop.on_status(status_from_message(message))
         except ValueError as error:
+            self._loop.on_malformed_status()
             self.get_logger().warning(str(error), throttle_duration_sec=1.0)
 
     def _on_estop(self, message: Bool) -> None:

@@ -158,8 +158,6 @@ class CameraNode(LifecycleNode):
         level, now_ns = WARN if silent else OK, cameras[0].now_ns()
         if not self._diagnostics.due(level, '', now_ns):
             return
-        if silent:
-            self.get_logger().warning(silent, throttle_duration_sec=5.0)
         values = {key: value for camera in cameras for key, value in camera.values().items()}
         self._diagnostics.publish(level, silent or 'streaming', values, now_ns)
 

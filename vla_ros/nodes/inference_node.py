@@ -146,6 +146,7 @@ class InferenceNode(LifecycleNode):
             image = read_image(message)
             frame = Frame(camera, image.stamp_ns, now_ns, to_rgb(image))
         except ValueError as error:
+            self._loop.counts[f'dropped: {camera}: image that cannot be read'] += 1
             self.get_logger().error(f'observation/{camera}/image: {error}',
                                     throttle_duration_sec=1.0)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +15,8 @@ import yaml
 from vla_ros.core.types import NS_PER_S
 
 _SHOWN = 60  # characters of a refused value that a message quotes
+_MOST_BYTES = 1 << 20
+_MOST = 1e6  # of a position
 _INF = math.inf
 KINDS = ('robot', 'policy', 'engine')
 TOPIC = re.compile(r'(~/|/)?[A-Za-z_][A-Za-z0-9_]*(/[A-Za-z_][A-Za-z0-9_]*)*')
@@ -44,6 +47,8 @@ def read_yaml(file: Path) -> Section:
     """The top-level mapping of a YAML file. Raises ValueError with one line."""
     try:
         # A subclass of SafeLoader, so that only plain values are built.
+        if file.stat().st_size > _MOST_BYTES:
+            raise ValueError(f'larger than {_MOST_BYTES} bytes, which no profile is')
         values = yaml.load(file.read_text(encoding='utf-8'), _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -143,6 +148,8 @@ class Section:
         self._check_number(key, value, rule)
         if not (value > above and low <= value <= high):
             self.fail(key, rule)
+        if abs(value) > _MOST:  # the differences of such numbers lose what matters
+            self.fail(key, f'{rule}; {_MOST:g} is the most')
         return float(value)
 
     def seconds(self, key: str, default: float | None = None, *, above: float = -_INF,
@@ -187,6 +194,8 @@ class Section:
         values = self._list(key, None, rule, 2)
         for i, value in enumerate(values):
             self._check_number(f'{key}[{i}]', value, 'a number')
+            if abs(value) > _MOST:
+                self.fail(f'{key}[{i}]', f'a number from {-_MOST:g} to {_MOST:g}', value)
         if len(values) != 2 or not values[0] < values[1]:
             self.fail(key, rule)
         return float(values[0]), float(values[1])
@@ -291,7 +300,10 @@ def show(value: Any) -> str:
         return 'nothing'
     if isinstance(value, bool):
         return 'true' if value else 'false'
-    text = repr(value)
+    # Not repr itself: aliases can make a small file into a value of any size.
+    shorten = reprlib.Repr()
+    shorten.maxlevel, shorten.maxstring, shorten.maxlong, shorten.maxother = 2, 5000, 5000, 5000
+    text = shorten.repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN - 1] + '…'
 
 

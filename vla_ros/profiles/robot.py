@@ -18,6 +18,9 @@ from vla_ros.profiles.sink import SinkProfile, read_sink
 
 UNITS = ('m', 'rad', '1')
 _SKEW_PERIODS = 1.5  # default skew limit in camera periods
+_MOST_TOLERANCE = 10.0  # more than this and nothing is checked
+_STOP_S = 1.0          # from full speed to rest: shutting down waits little longer
+_LEAST_JERK = 2.0      # times the acceleration; less would average over more than a second
 _SECONDS = {  # default and lowest limit of each layer of the watchdog, s
     Layer.OBSERVATION_AGE: (1.0, 0.01),
     Layer.INFERENCE_DEADLINE: (1.0, 0.01),
@@ -142,6 +145,10 @@ def _dimensions(section: Section, state_names: tuple[str, ...]) -> dict[str, Dim
             section.fail('joint_limits', f'a file with limits of {", ".join(sections)}; it has '
                                          f'those of {", ".join(limits)}')
     tolerances = _tolerances(section, tuple(sections))
+    for name, tolerance in tolerances.items():
+        if tolerance > _MOST_TOLERANCE:
+            section.fail('activation_tolerance', f'at most {_MOST_TOLERANCE:g} for {name}: with '
+                         'more, nothing would be checked', tolerance)
     found: dict[str, DimensionProfile] = {}
     for name, inner in sections.items():
         dimension = _dimension(name, inner, state_names, limits.get(name, JointLimits()))
@@ -185,6 +192,12 @@ def _dimension(name: str, section: Section, state_names: tuple[str, ...],
         if stop < acceleration:
             section.fail('stop_deceleration', f'at least the acceleration, which is '
                                               f'{acceleration:g}', stop)
+        if velocity != inf and stop * _STOP_S < velocity:
+            section.fail('stop_deceleration', f'at least {velocity / _STOP_S:g}, so that a '
+                         f'velocity of {velocity:g} comes to rest within {_STOP_S:g} s', stop)
+        if jerk < _LEAST_JERK * acceleration:
+            section.fail('jerk', f'at least {_LEAST_JERK * acceleration:g}, twice the acceleration '
+                                 'per second', jerk)
     dimension = DimensionProfile(
         name=name, unit=section.text('unit', choices=UNITS), state=state,
         position=section.interval('position') if section.has('position') else limits.position,

@@ -29,6 +29,8 @@ class Interface(str, Enum):
 
 
 AXES = ('linear.x', 'linear.y', 'linear.z', 'angular.x', 'angular.y', 'angular.z')
+OWN_TOPICS = ('action_chunk', 'inference_status', 'reset_stamp', 'joint_states', 'instruction',
+              'estop')
 _TWISTS = (SinkType.TWIST, SinkType.TWIST_STAMPED)
 _VELOCITIES = (*_TWISTS, SinkType.JOINT_JOG)
 _FRAMED = (SinkType.TWIST_STAMPED, SinkType.JOINT_TRAJECTORY, SinkType.JOINT_JOG,
@@ -60,6 +62,9 @@ def read_sink(section: Section, units: Mapping[str, str], frame_id: str) -> Sink
     """A sink from its section; `units` of all dimensions by name. Raises ValueError, one line."""
     kind = SinkType(section.text('type', choices=[t.value for t in SinkType]))
     topic = section.text('topic', pattern=TOPIC, rule=TOPIC_RULE)
+    own = topic.lstrip('/~')
+    if own in OWN_TOPICS or own.startswith(('observation/', 'action_publisher/')):
+        section.fail('topic', 'taken by this package itself; name the topic of a controller', topic)
     dimensions = section.texts('dimensions', minimum=1, choices=units)
     if kind is SinkType.GRIPPER_COMMAND and len(dimensions) != 1:
         section.fail('dimensions', 'exactly one dimension for type gripper_command')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rclpy.node import Node
 
@@ -30,14 +30,16 @@ class CommandWatch:
             return ''
         return line
 
-    def wait(self, limit_s: float) -> None:
+    def wait(self, limit_s: float, interrupted: Callable[[], bool]) -> None:
         """Let an old instance's endpoints expire. Raises ValueError where somebody stays.
+
+        Returns at once when `interrupted` says so.
 
         Two that start at once wait for each other: when one gives up, the other is alone.
         """
         begin = time.monotonic()
         told = False
-        while True:
+        while not interrupted():
             refusal, waited = self.refusal(), time.monotonic() - begin
             if not refusal and waited >= min(limit_s, SETTLE_S):
                 return

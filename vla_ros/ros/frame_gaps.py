@@ -7,6 +7,8 @@ from enum import Enum
 
 from vla_ros.core.types import NS_PER_S
 
+JUMP_NS = 60 * NS_PER_S  # a longer gap says more of the clock than of frames
+
 
 class FrameEvent(str, Enum):
     """What a stamp says about the frame before it."""
@@ -14,6 +16,7 @@ class FrameEvent(str, Enum):
     LOST = 'lost'
     DUPLICATED = 'duplicated'
     BACK_DATED = 'back-dated'
+    JUMPED = 'jumped ahead'
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ class FrameGapDetector:
         gap_ns = stamp_ns - before_ns
         if 4 * gap_ns <= 7 * self._period_ns:
             return None
+        if gap_ns > JUMP_NS:
+            return self._notice(FrameEvent.JUMPED, 1, f'stamp {_seconds(stamp_ns)} is '
+                                f'{gap_ns / NS_PER_S:.0f} s after {_seconds(before_ns)}')
         lost = (2 * gap_ns + self._period_ns) // (2 * self._period_ns) - 1
         self.lost += lost
         return self._notice(

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import rclpy
+from rclpy.exceptions import InvalidParameterTypeException
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode as RclpyLifecycleNode
 from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
@@ -26,7 +27,8 @@ from vla_ros.ros.transport import transport_additions
 
 AUTOSTART = Parameter(
     'autostart', True, 'configure and activate by itself; false where a lifecycle manager does it')
-BAD_INPUT = (ValueError, OSError, ImportError)  # what hooks raise with one line for people
+# What hooks raise with one line for people, and rclpy for a use_sim_time that is no bool.
+BAD_INPUT = (ValueError, OSError, ImportError, InvalidParameterTypeException)
 ENDABLE = ('unconfigured', 'inactive', 'active')  # and not in the middle of a transition
 SPIN_S = 0.1
 ANSWER_S = 0.3  # for who asked for the shutdown to get the answer, before the participant is gone

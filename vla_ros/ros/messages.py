@@ -43,16 +43,28 @@ def plan_to_message(plan: Plan, names: tuple[str, ...], frame_id: str) -> JointT
     return message
 
 
-def plan_from_message(message: JointTrajectory, names: tuple[str, ...], period_ns: int) -> Plan:
+def most_plan_bytes(horizon: int, names: tuple[str, ...]) -> int:
+    """How large the message of a plan can be: at half speed it has 2 (horizon + 1) points."""
+    point = 8 * len(names) + 64  # positions, and the rest of a point with its padding
+    return 2 * (horizon + 1) * point + sum(len(name) + 16 for name in names) + 1024
+
+
+def plan_from_message(message: JointTrajectory, names: tuple[str, ...], period_ns: int,
+                      frame_id: str = '') -> Plan:
     """The plan of an `action_chunk`, its dimensions in the order of `names`.
 
-    `period_ns` stands for the spacing where there is only one point. Raises ValueError with one
+    `period_ns` stands for the spacing where there is only one point; `frame_id` is the frame that
+    a plan must be in, unless one of the two is empty. Raises ValueError with one
     line where the message is not a plan for these dimensions.
     """
     given = list(message.joint_names)
     if sorted(given) != sorted(names):
         raise ValueError(f'action chunk: joint_names are {", ".join(given) or "empty"}; the '
                          f'profiles say {", ".join(names)}')
+    frame = message.header.frame_id
+    if frame and frame_id and frame != frame_id:
+        raise ValueError(f'action chunk: frame_id is {frame!r}; the robot profile says '
+                         f'{frame_id!r}')
     if not message.points:
         raise ValueError('action chunk: no points; at least one is needed')
     sizes = {len(point.positions) for point in message.points}

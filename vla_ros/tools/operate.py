@@ -1,4 +1,4 @@
-"""An operator's hands without ros2cli: `vla-ros enable`, `disable`, `reset`, `estop`, `instruct`."""
+"""`vla-ros enable`, `disable`, `reset`, `estop`, `instruct`: operating without ros2cli."""
 
 from __future__ import annotations
 
