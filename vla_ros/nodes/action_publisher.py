@@ -15,7 +15,6 @@ from typing import Any
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.executors import Executor
-from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
@@ -43,15 +42,7 @@ from vla_ros.ros.messages import (
 )
 from vla_ros.ros.pacing import Pacer, TickRecorder, raise_priority
 from vla_ros.ros.parameters import Parameter, ParameterTable
-from vla_ros.ros.qos import (
-    LATCHED,
-    PLAN,
-    STATE,
-    STATUS,
-    VOLATILE,
-    subscribe_to_any,
-    subscription_events,
-)
+from vla_ros.ros.qos import LATCHED, PLAN, STATE, STATUS, VOLATILE, subscribe_to_any
 from vla_ros.ros.sim_ticks import SimTicks
 from vla_ros.ros.sinks import Sink, make_sinks
 from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
@@ -173,17 +164,14 @@ class ActionPublisher(LifecycleNode):
         self._sim_time = bool(self.get_parameter('use_sim_time').value)
         self._sim_ticks = SimTicks(self._period_ns)
         if self._sim_time:
-            subscriptions.append(self._subscribed(Clock, '/clock', self._on_clock, VOLATILE))
+            subscriptions.append(self.create_subscription(
+                Clock, '/clock', self._on_clock, VOLATILE))
         for subscription in subscriptions:
             self.keep(subscription, self.destroy_subscription)
         for kind, name, callback in (
                 (SetBool, 'action_publisher/enable', self._on_enable),
                 (Trigger, 'action_publisher/reset', self._on_reset)):
             self.keep(self.create_service(kind, name, callback), self.destroy_service)
-
-    def _subscribed(self, message: type, topic: str, callback: Any, qos: QoSProfile) -> Any:
-        return self.create_subscription(message, topic, callback, qos,
-                                        event_callbacks=subscription_events(self, topic))
 
     def _now_ns(self) -> int:
         return int(self.get_clock().now().nanoseconds)

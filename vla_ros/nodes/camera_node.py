@@ -27,7 +27,8 @@ from vla_ros.ros.camera_sources import (
 )
 from vla_ros.ros.diagnostics import OK, WARN, Diagnostics
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
-from vla_ros.ros.parameters import Parameter, ParameterTable
+from vla_ros.ros.pacing import other_threads, own_thread, raise_image_priority
+from vla_ros.ros.parameters import REAL_TIME_IMAGES, Parameter, ParameterTable
 from vla_ros.ros.qos import IMAGE, subscription_events
 from vla_ros.ros.stages import PUBLISH_LATENCY, stage_publisher
 
@@ -35,6 +36,7 @@ PARAMETERS = ParameterTable([
     Parameter('robot', 'widowx_bridge', 'robot profile: a shipped name or a path'),
     Parameter('policy', 'knn_bridge', 'policy profile: a shipped name or a path'),
     AUTOSTART,
+    REAL_TIME_IMAGES,
     PUBLISH_LATENCY,
 ])
 REOPEN_S = (0.5, 1.0, 2.0, 5.0)  # waits before a lost camera is opened again
@@ -75,6 +77,8 @@ class CameraNode(LifecycleNode):
             self._cameras.append((camera, source))
 
     def activate(self) -> None:
+        if self.get_parameter(REAL_TIME_IMAGES.name).value:
+            raise_image_priority([own_thread(), *other_threads()])
         self._stop.clear()
         for camera, source in self._cameras:
             camera.expect()

@@ -32,7 +32,8 @@ from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, latency_values
 from vla_ros.ros.image_codec import to_rgb
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import plan_to_message, state_from_message, status_to_message, to_ns
-from vla_ros.ros.parameters import Parameter, ParameterTable
+from vla_ros.ros.pacing import other_threads, own_thread, raise_image_priority
+from vla_ros.ros.parameters import REAL_TIME_IMAGES, Parameter, ParameterTable
 from vla_ros.ros.qos import (
     IMAGE,
     LATCHED,
@@ -51,6 +52,7 @@ PARAMETERS = ParameterTable([
     Parameter('engine', 'cpu', 'engine profile: a shipped name or a path'),
     Parameter('instruction', '', 'instruction at start; the topic instruction replaces it'),
     AUTOSTART,
+    REAL_TIME_IMAGES,
     PUBLISH_LATENCY,
 ])
 STATUS_S = 0.1
@@ -76,6 +78,8 @@ class InferenceNode(LifecycleNode):
         policy = load_policy(parameters['policy'], parameters['model'])
         profile = load_engine(parameters['engine'])
         self._frame_id = robot.frame_id
+        if parameters[REAL_TIME_IMAGES.name]:  # now, when there are none but the middleware's
+            raise_image_priority(other_threads())
         self._engine = make_engine(policy, profile)
         binding = bind(self._engine.contract, robot)
         pin(profile, self._cpus)
@@ -96,6 +100,8 @@ class InferenceNode(LifecycleNode):
         if self._engine is None:
             raise ValueError('the engine was left behind; clean up and configure again')
         self._executor_thread = AsyncExecutor(self._engine, self._now_ns, self._notify)
+        if self.get_parameter(REAL_TIME_IMAGES.name).value:
+            raise_image_priority([own_thread()])
 
     def deactivate(self) -> None:
         executor, self._executor_thread = self._executor_thread, None

@@ -6,13 +6,14 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 FIFO_PRIORITY = 50
+IMAGE_PRIORITY = 5  # of what carries images: above ordinary work, below control
 # Callbacks are served until this long before a deadline; the rest is slept in one piece.
 QUIET_NS = 500_000
 
@@ -29,14 +30,37 @@ def raise_priority(priority: int = FIFO_PRIORITY) -> str:
         if os.sched_getscheduler(own) in (os.SCHED_FIFO, os.SCHED_RR):
             return ''
         os.sched_setscheduler(own, os.SCHED_FIFO, os.sched_param(priority))
-        for thread in map(int, os.listdir('/proc/self/task')):
-            if thread != own:
-                with suppress(ProcessLookupError):  # it has just ended
-                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority - 1))
+        for thread in other_threads():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority - 1))
     except (OSError, AttributeError) as error:
         return (f'no real-time priority ({error}): commands may jitter under load; allow it with '
                 'ulimit -r 50, or LimitRTPRIO=50 in the service file')
     return ''
+
+
+def raise_image_priority(threads: Iterable[int], priority: int = IMAGE_PRIORITY) -> None:
+    """Ask for SCHED_FIFO for these threads of this process, where that is permitted.
+
+    Threads that they start later, such as an engine's, do not inherit it. One that has a real-time
+    priority keeps it.
+    """
+    with suppress(OSError, AttributeError):
+        for thread in threads:
+            if os.sched_getscheduler(thread) == os.SCHED_OTHER:
+                os.sched_setscheduler(
+                    thread, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+
+
+def own_thread() -> int:
+    """The calling thread, as the system numbers it."""
+    return threading.get_native_id()
+
+
+def other_threads() -> list[int]:
+    """All threads of this process but the calling one: before anything else, the middleware's."""
+    return [thread for thread in map(int, os.listdir('/proc/self/task'))
+            if thread != threading.get_native_id()]
 
 
 def calm_memory() -> None:

@@ -65,6 +65,11 @@ class Parameter:
         return descriptor
 
 
+REAL_TIME_IMAGES = Parameter(
+    'real_time', True, 'ask for a low real-time priority for what carries images; engines and '
+    'decoding libraries keep the ordinary one')
+
+
 class ParameterTable:
     """The parameters of one node, in order."""
 
