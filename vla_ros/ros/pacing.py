@@ -15,7 +15,7 @@ import numpy as np
 FIFO_PRIORITY = 50
 IMAGE_PRIORITY = 5  # of what carries images: above ordinary work, below control
 # Callbacks are served until this long before a deadline; the rest is slept in one piece.
-QUIET_NS = 500_000
+QUIET_NS = 1_000_000
 
 
 def raise_priority(priority: int = FIFO_PRIORITY) -> str:
