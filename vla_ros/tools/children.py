@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -41,12 +42,12 @@ class Children:
 
     def start(self, name: str, *words: str) -> int:
         """Start this Python with `words`; returns the process id."""
-        with (self._folder / f'{name}.log').open('wb') as log:
+        with _held_back(), (self._folder / f'{name}.log').open('wb') as log:
             # A session of its own: Ctrl-C reaches it through us, in order.
             process = subprocess.Popen([sys.executable, *words], env=self._environment,
                                        stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                        start_new_session=True)
-        self._running[name] = process
+            self._running[name] = process
         return process.pid
 
     def load(self, cores: int) -> None:
@@ -64,17 +65,36 @@ class Children:
 
     def stop(self) -> None:
         """SIGINT to all, and SIGKILL to who does not listen."""
-        children, self._running = list(reversed(self._running.values())), {}
-        for process in children:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + EXIT_S
-        for process in children:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        with _held_back():
+            children, self._running = list(reversed(self._running.values())), {}
+            for process in children:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+            deadline = time.monotonic() + EXIT_S
+            for process in children:
+                try:
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Take SIGINT and SIGTERM only afterwards; only the main thread may call.
+
+    Between a start and its note, or in the middle of ending, they would leave a process behind.
+    """
+    came: list[int] = []
+    kept = {number: signal.signal(number, lambda number, frame: came.append(number))
+            for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class Stop:
