@@ -56,6 +56,10 @@ class Engine(ABC):
     def infer(self, inputs: Any, prefix: Floats | None = None) -> NDArray[np.floating[Any]]:
         """The action chunk [H, A] in the policy's spec, float32 or float64."""
 
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the last observation, one line each: unknown words, say."""
+        return ()
+
     def reset(self) -> None:  # noqa: B027 (most engines remember nothing)
         """Forget all earlier observations."""
 

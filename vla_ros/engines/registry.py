@@ -17,7 +17,8 @@ from vla_ros.profiles.policy import PolicyProfile
 
 GROUP = 'vla_ros.policies'
 # Also there where the package runs from its sources and has no entry points.
-BUILT_IN = {'knn': 'vla_ros.policies.knn:make', 'scripted': 'vla_ros.policies.scripted:make'}
+BUILT_IN = {'edgevla': 'vla_ros.policies.edgevla:make', 'knn': 'vla_ros.policies.knn:make',
+            'scripted': 'vla_ros.policies.scripted:make'}
 
 
 def families() -> Mapping[str, EntryPoint]:

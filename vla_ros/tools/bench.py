@@ -21,11 +21,16 @@ vla_ros adds: everything but the engine, the wait for an engine that is busy wit
 observation, and the wait for the next tick of the control loop. The first two seconds are left
 out.
 """
+POLICY = """
+Measures one inference of an EdgeVLA policy, frame by frame with its cache, for as long as asked:
+it must cost the same late in an episode as early. With torch, also compares the cached pass with
+one pass over the whole episode. `--policy published` has the published size and random weights.
+"""
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the subcommands of `vla-ros`."""
-    parser = subparsers.add_parser('bench', help='measure the control loop or the image pipeline')
+    parser = subparsers.add_parser('bench', help='measure the control loop, the image pipeline or a policy')
     benches = parser.add_subparsers(required=True, metavar='bench')
     control = _bench(benches, 'control', 'the period of the commands, beside an ordinary timer',
                      CONTROL, 60.0)
@@ -37,6 +42,13 @@ def add_parser(subparsers: Any) -> None:
                       PIPELINE, 30.0)
     pipeline.add_argument('--size', default='640x480', metavar='WxH',
                           help='of the camera images; default 640x480')
+    policy = _bench(benches, 'policy', 'one inference of an EdgeVLA policy', POLICY, 10.0)
+    policy.add_argument('--policy', default='edgevla_sim', metavar='WHICH',
+                        help='edgevla_sim, published, or the folder of a checkpoint')
+    policy.add_argument('--backend', choices=('onnxruntime', 'torch'), default='onnxruntime')
+    policy.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
+    policy.add_argument('--precision', choices=('fp32', 'bf16', 'fp16'), default='fp32')
+    policy.add_argument('--threads', type=int, default=1, help='on the CPU (default 1)')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ('up', 'operate', 'play', 'build_knn', 'demo', 'bench', 'docs')
+COMMANDS = ('up', 'operate', 'play', 'build_knn', 'train', 'eval', 'demo', 'bench', 'docs')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words.remove('--debug')
     _prepare(os.environ)
     try:
-        args = _parser().parse_args(words)
+        args = _parser(words[:1]).parse_args(words)
         status = args.run(args)
         return int(status)
     except KeyboardInterrupt:
@@ -32,12 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; of the commands only the first word's, so that others' needs are not its own."""
     parser = argparse.ArgumentParser(
         prog='vla-ros', description='Vision-Language-Action policies on ROS 2.',
         epilog='--debug anywhere shows the traceback of an error.')
     subparsers: Any = parser.add_subparsers(required=True, metavar='command')
-    for name in COMMANDS:
+    asked = [word.replace('-', '_') for word in first]
+    for name in asked if asked and asked[0] in COMMANDS else COMMANDS:
         import_module(f'vla_ros.tools.{name}').add_parser(subparsers)
     return parser
 

@@ -1,0 +1,117 @@
+"""Recorded episodes on disk: flat arrays that are mapped, not read."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_ros.core.types import ImageSize
+
+FORMAT = 'vla_ros sim episodes 1'
+BLOCK = 8  # episodes that a worker takes at once
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much is recorded: E episodes of F frames, with chunks of H steps; image side in px."""
+
+    episodes: int
+    frames: int = 120
+    horizon: int = 16
+    side: int = 128
+
+    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each array."""
+        e, f, h = self.episodes, self.frames, self.horizon
+        return {'images': ((e, f, 2, self.side, self.side, 3), 'uint8'),
+                'state': ((e, f, 7), 'float32'), 'targets': ((e, f, h, 7), 'float32'),
+                'valid': ((e, f, h), 'bool'), 'objects': ((e, f, 6), 'float32'),
+                'sentence': ((e, f), 'int64')}
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Mapped arrays [E, F, …]; `sentence` indexes `sentences`."""
+
+    arrays: dict[str, NDArray[Any]]
+    sentences: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrays['state'])
+
+
+def generate(folder: Path, shape: Shape, seed: int, workers: int, checkpoint: Path | None = None,
+             report: Any = None) -> Dataset:
+    """Record episodes with seeds from `seed` on in `workers` processes.
+
+    `checkpoint`: a trained policy that drives between the expert's corrections (DAgger, arXiv
+    1011.0686); random disturbances where there is none. `report(done)` is called now and then.
+    """
+    from vla_ros.sim.tasks import all_tasks, wordings
+    sentences = tuple(sorted({text for task in all_tasks() for text in wordings(task)}))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (size, dtype) in shape.arrays().items():
+        np.lib.format.open_memmap(folder / f'{name}.npy', 'w+', np.dtype(dtype), size).flush()
+    (folder / 'dataset.json').write_text(json.dumps(
+        {'format': FORMAT, 'seed': seed, 'sentences': sentences, 'shape': vars(shape),
+         'driven': checkpoint is not None}))
+    jobs = [(folder, shape, seed, start, min(start + BLOCK, shape.episodes), checkpoint)
+            for start in range(0, shape.episodes, BLOCK)]
+    done = 0
+    with multiprocessing.get_context('spawn').Pool(workers, _prepare) as pool:
+        for count in pool.imap_unordered(_record, jobs):
+            done += count
+            if report is not None:
+                report(done)
+    return load(folder)
+
+
+def load(folder: Path) -> Dataset:
+    """Map a recorded dataset. Raises ValueError with one line."""
+    try:
+        described = json.loads((folder / 'dataset.json').read_text())
+        if described.get('format') != FORMAT:
+            raise ValueError(f'not of the format {FORMAT!r}')
+        shape = Shape(**described['shape'])
+        arrays = {name: np.load(folder / f'{name}.npy', mmap_mode='r') for name in shape.arrays()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = ' '.join(str(error).split())
+        raise ValueError(f'{folder}: not a recorded dataset ({reason}); '
+                         f'record one with: vla-ros train sim --record {folder}') from error
+    return Dataset(arrays, tuple(described['sentences']))
+
+
+_WORLD: list[Any] = []  # of this worker process
+
+
+def _prepare() -> None:
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
+
+
+def _record(job: tuple[Path, Shape, int, int, int, Path | None]) -> int:
+    from vla_ros.sim.world import World
+    from vla_ros.training.episodes import CAMERAS, record
+    folder, shape, seed, start, end, checkpoint = job
+    if not _WORLD:
+        size = ImageSize(shape.side, shape.side)
+        _WORLD.append(World({name: size for name in CAMERAS}))
+        _WORLD.append(None)
+        if checkpoint is not None:
+            from vla_ros.training.driver import policy_driver
+            _WORLD[1] = policy_driver(checkpoint)
+    index = {text: i for i, text in enumerate(load(folder).sentences)}
+    arrays = {name: np.load(folder / f'{name}.npy', mmap_mode='r+') for name in shape.arrays()}
+    for episode in range(start, end):
+        driver = _WORLD[1]() if _WORLD[1] is not None else None
+        made = record(_WORLD[0], seed + episode, shape.frames, shape.horizon, driver)
+        for name in ('images', 'state', 'targets', 'valid', 'objects'):
+            arrays[name][episode] = getattr(made, name)
+        arrays['sentence'][episode] = [index[text] for text in made.sentences]
+    return end - start
