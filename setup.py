@@ -14,9 +14,12 @@ EXECUTABLES = {
     'camera_node': 'vla_ros.nodes.camera_node:main',
     'inference_node': 'vla_ros.nodes.inference_node:main',
     'action_publisher': 'vla_ros.nodes.action_publisher:main',
+    'sim_robot': 'vla_ros.nodes.sim_robot:main',
     'bag_player': 'vla_ros.tools.play:main',
 }
-TOOLS = ['rosbags', 'rich', 'matplotlib', 'psutil']
+TOOLS = ['rosbags', 'rich', 'matplotlib', 'pillow', 'psutil']
+SIM = ['mujoco']
+CPU = ['onnxruntime']
 TEST = ['pytest', 'pytest-timeout', 'hypothesis']
 SHIM = '#!/bin/sh\nexec "$(dirname -- "$0")/../../bin/$(basename -- "$0")" "$@"\n'
 
@@ -60,11 +63,13 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
+    package_data={f'{PACKAGE}.sim': ['*.xml']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{PACKAGE}']),
         (f'share/{PACKAGE}', ['package.xml']),
         *shared('launch'),
         *shared('config'),
+        *shared('models'),
     ],
     cmdclass={'install_data': InstallData},
     zip_safe=False,
@@ -72,12 +77,16 @@ setup(
     install_requires=['numpy>=1.21', 'PyYAML'],
     extras_require={
         'tools': TOOLS,
-        'test': [*TOOLS, *TEST],
-        'dev': [*TOOLS, *TEST, 'ruff', 'mypy', 'types-PyYAML'],
+        'sim': [*TOOLS, *SIM],
+        'cpu': CPU,
+        'train': [*SIM, *CPU, 'torch', 'onnx', 'safetensors'],
+        'test': [*TOOLS, *SIM, *CPU, *TEST],
+        'dev': [*TOOLS, *SIM, *CPU, *TEST, 'ruff', 'mypy', 'types-PyYAML'],
     },
     entry_points={
         'console_scripts': [f'{name} = {target}' for name, target in EXECUTABLES.items()],
         'vla_ros.policies': [
+            'edgevla = vla_ros.policies.edgevla:make',
             'knn = vla_ros.policies.knn:make',
             'scripted = vla_ros.policies.scripted:make',
         ],

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-EXECUTABLES = {'vla-ros', 'camera_node', 'inference_node', 'action_publisher', 'bag_player'}
+EXECUTABLES = {'vla-ros', 'camera_node', 'inference_node', 'action_publisher', 'bag_player',
+               'sim_robot'}
+SHARED = ('launch', 'config', 'models')
 PYTHON = f'python{sys.version_info[0]}.{sys.version_info[1]}'
 
 
@@ -40,7 +42,7 @@ def _copy_of_checkout(folder: Path) -> Path:
     """What is committed of the package, so that no build leaves anything in the checkout."""
     left_out = shutil.ignore_patterns('__pycache__', '*.pyc', '*.egg-info')
     names = 'package.xml setup.py setup.cfg pyproject.toml MANIFEST.in README.md LICENSE'.split()
-    for name in [*names, 'resource', 'launch', 'config', 'vla_ros', 'scripts', 'requirements']:
+    for name in [*names, *SHARED, 'resource', 'vla_ros', 'scripts', 'requirements']:
         source = ROOT / name
         if source.is_dir():
             shutil.copytree(source, folder / name, ignore=left_out)
@@ -176,14 +178,32 @@ def test_neither_ros_nor_torch_is_asked_of_pip() -> None:
     assert names == {'numpy', 'PyYAML'}
 
 
+@pytest.mark.parametrize('lock', ['all.lock', 'over_ros.lock'])
+def test_torch_is_in_no_lock_and_the_simulator_in_all(lock: str) -> None:
+    names = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / lock).read_text(), re.M))
+    assert {'mujoco-core', 'onnxruntime', 'safetensors'} <= names
+    assert not {'torch', 'onnx', 'triton'} & names
+
+
 # -- what is installed
 
 
-@pytest.mark.parametrize('folder', ['launch', 'config'])
-def test_every_launch_and_config_file_is_installed(prefix: Path, folder: str) -> None:
+@pytest.mark.parametrize('folder', SHARED)
+def test_every_launch_config_and_model_file_is_installed(prefix: Path, folder: str) -> None:
     files = _files_below(ROOT / folder)
     assert files
     assert _files_below(prefix / 'share/vla_ros' / folder) == files
+
+
+def test_the_arm_is_installed_beside_the_code(prefix: Path) -> None:
+    program = (
+        'from pathlib import Path; import vla_ros.sim as sim\n'
+        'print(Path(sim.__file__).resolve().with_name("arm.xml"))'
+    )
+    found = _run([sys.executable, '-c', program], prefix, **_environment_of(prefix)).stdout
+    arm = Path(found.strip())
+    assert arm.is_relative_to(prefix.parents[1])
+    assert arm.read_bytes() == (ROOT / 'vla_ros/sim/arm.xml').read_bytes()
 
 
 def test_ament_index_finds_the_package(prefix: Path) -> None:
@@ -262,6 +282,14 @@ def test_setup_without_ros_on_an_arm_machine_says_so_in_one_line(
     assert len(result.stderr.splitlines()) == 1
     assert 'aarch64' in result.stderr
     assert 'source /opt/ros/' in result.stderr
+
+
+def test_setup_names_an_option_that_it_does_not_know(checkout: Path) -> None:
+    result = _run(['scripts/setup', '--trian'], checkout, check=False)
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert '--trian' in result.stderr
+    assert '--train' in result.stderr.replace('--trian', '')
 
 
 def test_setup_with_a_python_that_is_not_there_says_so_in_one_line(

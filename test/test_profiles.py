@@ -407,7 +407,7 @@ def test_missing_file_names_the_file_and_the_shipped_profiles(tmp_path):
     file = tmp_path / 'gone.yaml'
     assert refusal(load_robot, file) == (
         f'{file}: no such file: a robot profile is a .yaml file, or one of the shipped names '
-        f'so101, widowx_bridge')
+        f'sim_arm, so101, widowx_bridge')
 
 
 def test_folder_in_place_of_a_file_is_named(tmp_path):
@@ -421,8 +421,8 @@ def test_unknown_name_lists_the_shipped_ones_and_the_nearest():
 
 
 def test_empty_name_lists_the_shipped_ones():
-    assert refusal(load_robot, '') == ("robot profile '': not found: shipped are so101, "
-                                       "widowx_bridge; a path must end in .yaml")
+    assert refusal(load_robot, '') == ("robot profile '': not found: shipped are "
+                                       "sim_arm, so101, widowx_bridge; a path must end in .yaml")
 
 
 def test_file_in_another_encoding_is_named(tmp_path):
@@ -447,8 +447,9 @@ def test_every_shipped_profile_loads_and_bears_the_name_of_its_file(kind, name):
 
 
 def test_shipped_profiles_are_those_that_the_documentation_names():
-    assert shipped('robot') == ('so101', 'widowx_bridge')
-    assert shipped('policy') == ('knn_bridge', 'scripted_bridge', 'scripted_so101')
+    assert shipped('robot') == ('sim_arm', 'so101', 'widowx_bridge')
+    assert shipped('policy') == (
+        'edgevla_sim', 'knn_bridge', 'scripted_bridge', 'scripted_so101')
     assert shipped('engine') == ('cpu', 'desktop', 'jetson')
 
 

@@ -154,6 +154,54 @@ def test_events_are_read_as_they_are_needed() -> None:
     assert len(taken) <= 102
 
 
+# --- by hand, as who closes a loop does it ------------------------------------------------------
+
+def test_by_hand_is_the_same_as_run() -> None:
+    events = [e for i in range(1, 8) for e in seen(ORIGIN_NS + i * 130_000_001)]
+    whole = list(runtime().run(events, ORIGIN_NS, ORIGIN_NS + NS_PER_S))
+    by_hand, steps = runtime(), []
+    by_hand.begin(ORIGIN_NS)
+    for event in events:
+        steps += by_hand.advance(event.time_ns)
+        steps += by_hand.deliver(event)
+    steps += by_hand.advance(ORIGIN_NS + NS_PER_S)
+    assert [(o.time_ns, type(o.payload)) for o in steps] == [
+        (o.time_ns, type(o.payload)) for o in whole]
+    for one, other in zip(of_kind(steps, Plan), of_kind(whole, Plan), strict=True):
+        np.testing.assert_array_equal(one.payload.values, other.payload.values)
+
+
+def test_advance_leaves_what_is_due_at_its_end() -> None:
+    made = runtime()
+    made.begin(ORIGIN_NS)
+    early = of_kind(list(made.advance(ORIGIN_NS + 20_000_000)), Tick)
+    assert [tick.time_ns for tick in early] == [ORIGIN_NS]
+    (due,) = of_kind(list(made.advance(ORIGIN_NS + 20_000_001)), Tick)
+    assert due.time_ns == ORIGIN_NS + 20_000_000
+
+
+def test_delivered_state_counts_in_the_period_at_its_time() -> None:
+    binding = bind(POLICY, ROBOT)
+    control = control_loop(ROBOT, POLICY, binding)
+    received: list[int] = []
+    made = runtime(control=control)
+    take, tick = control.on_state, control.tick
+    control.on_state = lambda sample: received.append(0) or take(sample)  # type: ignore[method-assign]
+    control.tick = lambda *a: received.append(1) or tick(*a)  # type: ignore[method-assign]
+    made.begin(ORIGIN_NS)
+    list(made.deliver(Event(ORIGIN_NS + 20_000_000, 'joint_states', state(ORIGIN_NS))))
+    list(made.advance(ORIGIN_NS + 20_000_001))
+    assert received == [1, 0, 1]
+
+
+def test_event_from_before_what_has_been_done_is_refused() -> None:
+    made = runtime()
+    made.begin(ORIGIN_NS)
+    list(made.advance(ORIGIN_NS + NS_PER_S))
+    with pytest.raises(ValueError, match='events must come in order of time'):
+        list(made.deliver(seen(ORIGIN_NS + NS_PER_S // 2)[0]))
+
+
 def test_same_scenario_played_twice_is_the_same() -> None:
     first, second = (Scenario('so101').told('swing').enabled().play(4.0) for _ in range(2))
     np.testing.assert_array_equal(first.values(0.0, 4.0), second.values(0.0, 4.0))

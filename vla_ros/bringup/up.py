@@ -20,7 +20,8 @@ from vla_ros.ros.transport import transport_additions
 
 MODULES = {
     'camera_node': 'vla_ros.nodes.camera_node', 'inference_node': 'vla_ros.nodes.inference_node',
-    'action_publisher': 'vla_ros.nodes.action_publisher', 'bag_player': 'vla_ros.tools.play',
+    'action_publisher': 'vla_ros.nodes.action_publisher', 'sim_robot': 'vla_ros.nodes.sim_robot',
+    'bag_player': 'vla_ros.tools.play',
 }
 POLL_S = 0.1
 EXIT_S = 4.0  # what a process gets after SIGINT before it is killed

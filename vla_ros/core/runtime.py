@@ -82,7 +82,10 @@ class Output:
 
 
 class Runtime:
-    """Wires an inference loop and a control loop; `run` once.
+    """Wires an inference loop and a control loop; `run` once, or `begin` once and go on from there.
+
+    `begin`, `advance` and `deliver` are for who makes events out of what is given out: a robot that
+    moves by the commands. What they yield must be taken to its end before the next call.
 
     `infer` is the engine: an observation in, actions [H, A] out, or an exception. `delay` gives
     the nanoseconds that an inference takes, None where it never ends. `forget` is called before
@@ -111,18 +114,35 @@ class Runtime:
 
         `events` must come in order of time; equal times are ordered by topic, then as they come.
         """
+        self.begin(start_ns)
+        for event in _ordered(events):
+            if event.time_ns >= end_ns:
+                break
+            yield from self.deliver(event)
+        yield from self.advance(end_ns)
+
+    def begin(self, start_ns: int) -> None:
+        """Let control periods and statuses come from this time on."""
         period_ns = self._control.config.period_ns
         # Ticks lie at multiples of the control period, as they do in simulated time.
         self._at(-(-start_ns // period_ns) * period_ns, 'tick', self._tick)
         self._at(start_ns, 'inference_status', self._status)
-        for event in _ordered(events):
-            if event.time_ns >= end_ns:
-                break
-            yield from self._until(event.time_ns, event.topic)
-            self._time_ns = event.time_ns
-            self._deliver(event.payload)
-            yield from self._flush()
-        yield from self._until(end_ns, '')
+
+    def advance(self, until_ns: int) -> Iterator[Output]:
+        """Everything that is due before this time."""
+        yield from self._until(until_ns, '')
+
+    def deliver(self, event: Event) -> Iterator[Output]:
+        """Everything that is due before this event, at its time under an earlier topic, and by it.
+
+        Raises ValueError where the event lies before what has been done already.
+        """
+        if event.time_ns < self._time_ns:
+            raise _out_of_order(event, self._time_ns)
+        yield from self._until(event.time_ns, event.topic)
+        self._time_ns = event.time_ns
+        self._deliver(event.payload)
+        yield from self._flush()
 
     # --- the queue -----------------------------------------------------------------------------
 
@@ -245,10 +265,14 @@ def _ordered(events: Iterable[Event]) -> Iterator[Event]:
     group: list[Event] = []
     for event in events:
         if group and event.time_ns < group[0].time_ns:
-            raise ValueError(f'{event.topic}: event at {event.time_ns} ns after one at '
-                             f'{group[0].time_ns} ns; events must come in order of time')
+            raise _out_of_order(event, group[0].time_ns)
         if group and event.time_ns > group[0].time_ns:
             yield from sorted(group, key=lambda e: e.topic)
             group = []
         group.append(event)
     yield from sorted(group, key=lambda e: e.topic)
+
+
+def _out_of_order(event: Event, before_ns: int) -> ValueError:
+    return ValueError(f'{event.topic}: event at {event.time_ns} ns after one at {before_ns} ns; '
+                      'events must come in order of time')

@@ -92,6 +92,7 @@ class InferenceNode(LifecycleNode):
             raise ValueError(f'{refusal}; use a faster engine or a policy with a longer horizon')
         self._diagnostics = self.keep(Diagnostics(self, robot.name), Diagnostics.close)
         self._told: tuple[str, str] | None = None
+        self._notes: tuple[str, ...] = ()
         self._stages = stage_publisher(self, parameters)
         self._connect(tuple(self._engine.contract.cameras))
         self._loop.on_instruction(parameters['instruction'], self._now_ns())
@@ -210,6 +211,7 @@ class InferenceNode(LifecycleNode):
             self.get_logger().error(outcome.traceback)
             self._loop.on_failure(request, outcome.failure)
         else:
+            self._tell_notes()
             actions = np.asarray(outcome.actions)
             plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
             merged_ns = self._now_ns()
@@ -224,6 +226,14 @@ class InferenceNode(LifecycleNode):
                         plan_published=self._now_ns())
         if self._loop.executor.failure:
             self._report()
+
+    def _tell_notes(self) -> None:
+        """What the engine, which is idle now, wants people to know; each note as it comes up."""
+        notes = self._engine.notes() if self._engine is not None else ()
+        for note in notes:
+            if note not in self._notes:
+                self.get_logger().warning(note)
+        self._notes = notes
 
     def _report(self) -> None:
         """Tell the control side how inference fares; threshold and rate triggers look again."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from vla_ros.core.action_spec import ActionSpec
+from vla_ros.core.types import Command, Floats
 from vla_ros.profiles.reader import TOPIC, TOPIC_RULE, Section
 
 
@@ -56,6 +58,21 @@ class SinkProfile:
     axes: tuple[str, ...] = ()
     frame_id: str = ''
     lookahead_ns: int = 0
+
+
+class SinkNumbers:
+    """What a sink takes of every command, in the order of its dimensions.
+
+    `indices`: those of its dimensions in the planned `spec`.
+    """
+
+    def __init__(self, sink: SinkProfile, spec: ActionSpec) -> None:
+        self.indices = spec.indices(sink.dimensions)
+        self._flow = sink.interface is Interface.VELOCITY
+
+    def __call__(self, command: Command) -> Floats:
+        """Positions (or the gripper's value) or velocities [n], as the sink's interface says."""
+        return (command.velocities if self._flow else command.values)[self.indices]
 
 
 def read_sink(section: Section, units: Mapping[str, str], frame_id: str) -> SinkProfile:

@@ -17,7 +17,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from vla_ros.core.action_spec import ActionSpec
 from vla_ros.core.types import NS_PER_S, Command, Floats
 from vla_ros.profiles.robot import RobotProfile
-from vla_ros.profiles.sink import Interface, SinkProfile, SinkType
+from vla_ros.profiles.sink import SinkNumbers, SinkProfile, SinkType
 from vla_ros.ros.messages import to_duration, to_time
 from vla_ros.ros.qos import COMMAND, publisher_events
 
@@ -33,7 +33,8 @@ class Sink(ABC):
 
     def __init__(self, node: Node, profile: SinkProfile, spec: ActionSpec, topic: str) -> None:
         self.profile = profile
-        self._indices = spec.indices(profile.dimensions)
+        self._numbers = SinkNumbers(profile, spec)
+        self._indices = self._numbers.indices
         self._publisher = self._made(node, topic)
         self.topic = self._publisher.topic_name
 
@@ -51,11 +52,6 @@ class Sink(ABC):
     def _made(self, node: Node, topic: str) -> Publisher:
         return node.create_publisher(self.message, topic, COMMAND,
                                      event_callbacks=publisher_events(node, topic))
-
-    def _numbers(self, command: Command) -> Floats:
-        """What this sink's interface takes: positions (or the gripper's value) or velocities."""
-        flow = self.profile.interface is Interface.VELOCITY
-        return (command.velocities if flow else command.values)[self._indices]
 
 
 class Float64MultiArraySink(Sink):

@@ -1,4 +1,4 @@
-"""`vla-ros bench policy`: what one frame of an EdgeVLA policy costs, early and late in an episode."""
+"""`vla-ros bench policy`: what a frame of an EdgeVLA policy costs, early and late in an episode."""
 
 from __future__ import annotations
 

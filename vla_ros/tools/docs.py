@@ -70,7 +70,7 @@ def _arguments(arguments: tuple[Argument, ...]) -> Callable[[], str]:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     **{module: _parameters(module)
-       for module in ('camera_node', 'inference_node', 'action_publisher')},
+       for module in ('camera_node', 'inference_node', 'action_publisher', 'sim_robot')},
     'topics': interface.markdown,
     'launch': _arguments(ARGUMENTS),
     'replay': _arguments(REPLAY_ARGUMENTS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -36,12 +36,16 @@ WIDTH = 96
 
 @dataclass(frozen=True)
 class Run:
-    """What is being shown: how long it takes, how long a whole plan is, which nodes run."""
+    """What is being shown: how long it takes, how long a whole plan is, which nodes run.
+
+    `source`: what the first command is waited for from.
+    """
 
     title: str
     seconds: float
     plan_s: float
     nodes: tuple[str, ...]
+    source: str = 'the recording'
 
 
 class View(Protocol):
@@ -54,10 +58,14 @@ class View(Protocol):
 
 
 class LiveView:
-    """Redraws in place. Draws only when told to: no thread of its own."""
+    """Redraws in place. Draws only when told to: no thread of its own.
 
-    def __init__(self, console: Console, record: Record, run: Run) -> None:
-        self._console, self._record, self._run = console, record, run
+    `picture` draws: time in nanoseconds, width and height of the terminal in, one picture out.
+    """
+
+    def __init__(self, console: Console, picture: Callable[[int, int, int], RenderableType]
+                 ) -> None:
+        self._console, self._picture = console, picture
         self._live = Live(console=console, auto_refresh=False, transient=True,
                           redirect_stderr=False, vertical_overflow='crop')
 
@@ -71,8 +79,7 @@ class LiveView:
 
     def update(self, now_ns: int) -> None:
         size = self._console.size
-        self._live.update(frame(self._record, self._run, now_ns, size.width, size.height),
-                          refresh=True)
+        self._live.update(self._picture(now_ns, size.width, size.height), refresh=True)
 
 
 class PlainView:
@@ -92,18 +99,25 @@ class PlainView:
 
     def update(self, now_ns: int) -> None:
         spans = self._record.spans(now_ns)
-        for span in spans[self._told:]:
-            self._print(f'{self._passed(span.begin_ns):5.1f} s  {span.state}'
-                        + (f': {span.cause}' if span.cause else ''))
+        for span in filter(self.worth_a_line, spans[self._told:]):
+            self.tell(span.begin_ns, span.state + (f': {span.cause}' if span.cause else ''))
         self._told = len(spans)
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + round(LINE_S * NS_PER_S)
             self._print(self._line(now_ns))
 
+    def worth_a_line(self, span: Span) -> bool:
+        """Whether a state of the control loop is told."""
+        return True
+
+    def tell(self, time_ns: int, what: str) -> None:
+        """A line of its own for something that has happened."""
+        self._print(f'{self._passed(time_ns):5.1f} s  {what}')
+
     def _line(self, now_ns: int) -> str:
-        silent = _silent(self._record, self._run)
+        silent = silent_nodes(self._record, self._run)
         if silent or self._record.began_ns is None:
-            return f'starting {silent or "the recording"}'
+            return f'starting {silent or self._run.source}'
         rates = ', '.join(f'{name} {self._record.rate(stream, now_ns):.1f} Hz'
                           for stream, name in STREAMS.items())
         first = self._record.latencies().get('first_command')
@@ -125,7 +139,7 @@ def frame(record: Record, run: Run, now_ns: int, width: int, height: int) -> Ren
     held = stops(spans, record.spec)
     parts: list[tuple[int, RenderableType]] = [
         (6, _head(record, run, spans, now_ns, min(width, WIDTH))),
-        (10, _side_by_side(_rates(record, now_ns), _latencies(record))),
+        (10, side_by_side(_rates(record, now_ns), _latencies(record))),
         (3 + max(1, len(held)), Group(Text(), _holds(held))),
         (3 + record.spec.size, Group(Text(), _dimensions(record)))]
     shown, left = [], height - 1
@@ -136,7 +150,7 @@ def frame(record: Record, run: Run, now_ns: int, width: int, height: int) -> Ren
     return Group(*shown)
 
 
-def _silent(record: Record, run: Run) -> str:
+def silent_nodes(record: Record, run: Run) -> str:
     """The nodes that have not spoken yet."""
     return ', '.join(name for name in run.nodes if name not in record.statuses)
 
@@ -151,21 +165,36 @@ def _head(record: Record, run: Run, spans: Sequence[Span], now_ns: int,
     cells = max(10, width - 33)
     rows.add_row('instruction', Text(f'“{record.sentence}”' if record.sentence else 'none yet',
                                      style='bold'))
-    rows.add_row('watchdog', _state(record, run, spans))
+    rows.add_row('watchdog', state_text(record, run, spans))
     rows.add_row('run', _timeline(spans, began_ns, run.seconds, now_ns, cells)
                  + Text(f' {min(passed, run.seconds):4.1f} of {run.seconds:g} s'))
-    left_s = 0.0
-    if record.plan is not None:
-        left_s = min(max(0.0, (record.plan.end_ns - now_ns) / NS_PER_S), run.plan_s)
-    full = round(cells * left_s / run.plan_s)
-    rows.add_row('plan left', Text('█' * full, style='blue') + Text('░' * (cells - full), 'dim')
-                 + Text(f' {left_s:4.2f} of {run.plan_s:g} s'))
+    rows.add_row('plan left', plan_left(record, run, now_ns, cells))
+    return boxed(rows, run, width)
+
+
+def boxed(rows: RenderableType, run: Run, width: int) -> Panel:
+    """Rows in a frame with the title of the run."""
     return Panel(rows, title=f'[bold]{run.title}', title_align='left', box=box.ROUNDED,
                  border_style='bright_black', width=width)
 
 
-def _state(record: Record, run: Run, spans: Sequence[Span]) -> Text:
-    silent = _silent(record, run)
+def plan_left(record: Record, run: Run, now_ns: int, cells: int) -> Text:
+    """How much of the plan is still to come, as a bar and in seconds."""
+    left_s = 0.0
+    if record.plan is not None:
+        left_s = min(max(0.0, (record.plan.end_ns - now_ns) / NS_PER_S), run.plan_s)
+    return bar(left_s / run.plan_s, cells, 'blue') + f' {left_s:4.2f} of {run.plan_s:g} s'
+
+
+def bar(share: float, cells: int, colour: str) -> Text:
+    """A share from 0 to 1 of a row of cells."""
+    full = round(cells * min(1.0, share))
+    return Text('█' * full, style=colour) + Text('░' * (cells - full), 'dim')
+
+
+def state_text(record: Record, run: Run, spans: Sequence[Span]) -> Text:
+    """What the control loop does, for how long, and why."""
+    silent = silent_nodes(record, run)
     if silent or not spans:
         return Text(f'starting {silent}', style='bright_black')
     span = spans[-1]
@@ -190,7 +219,7 @@ def _timeline(spans: Sequence[Span], began_ns: int | None, seconds: float, now_n
 
 
 def _rates(record: Record, now_ns: int) -> Table:
-    rows = _listing('rates', 'Hz', 'total')
+    rows = listing('rates', 'Hz', 'total')
     for stream, name in STREAMS.items():
         rows.add_row(name, f'{record.rate(stream, now_ns):.1f}', str(record.counts[stream]))
     rows.add_row('', '', '')
@@ -200,7 +229,7 @@ def _rates(record: Record, now_ns: int) -> Table:
 
 
 def _latencies(record: Record) -> Table:
-    rows = _listing('latency, ms', 'p50', 'p99')
+    rows = listing('latency, ms', 'p50', 'p99')
     known = record.latencies()
     for stage, name in STAGES.items():
         found = known.get(stage)
@@ -211,7 +240,7 @@ def _latencies(record: Record) -> Table:
 
 
 def _holds(held: Mapping[str, tuple[int, float]]) -> Table:
-    rows = _listing('watchdog holds', 'times', 'seconds')
+    rows = listing('watchdog holds', 'times', 'seconds')
     for cause, (count, seconds) in held.items():
         rows.add_row(Text(cause, style='yellow'), str(count), f'{seconds:.1f}')
     if not held:
@@ -220,7 +249,7 @@ def _holds(held: Mapping[str, tuple[int, float]]) -> Table:
 
 
 def _dimensions(record: Record) -> Table:
-    rows = _listing('dimension', 'command', 'last 4 s', 'seam', 'largest seam', 'clips')
+    rows = listing('dimension', 'command', 'last 4 s', 'seam', 'largest seam', 'clips')
     clips = record.clips()
     for i, dimension in enumerate(record.spec.dimensions):
         history = record.commands[dimension.name].newest(HISTORY)
@@ -258,13 +287,15 @@ def sparkline(values: Sequence[float], scale: float, signed: bool) -> str:
     return ''.join(BARS[level] for level in levels).rjust(SPARK_CELLS)
 
 
-def _side_by_side(left: Table, right: Table) -> Table:
+def side_by_side(left: Table, right: Table) -> Table:
+    """Two tables beside each other."""
     both = Table.grid(padding=(0, 4))
     both.add_row(left, right)
     return both
 
 
-def _listing(first: str, *others: str) -> Table:
+def listing(first: str, *others: str) -> Table:
+    """A table with these headings: names at the left, numbers at the right."""
     rows = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style='cyan', padding=(0, 1),
                  show_edge=False)
     rows.add_column(first, no_wrap=True)

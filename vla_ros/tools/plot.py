@@ -16,6 +16,8 @@ from vla_ros.tools.summary import ActionError
 
 INK, SOFT, RECORDED, COMMAND, HELD = '#22262b', '#8a9099', '#b4bac2', '#1769c4', '#f6d79b'
 HELD_INK, FAINT = '#96691a', '#555c66'
+STYLE: Any = {'font.family': 'DejaVu Sans', 'font.size': 9, 'axes.edgecolor': '#c9cdd3',
+              'axes.labelcolor': INK, 'text.color': INK, 'xtick.color': SOFT, 'ytick.color': SOFT}
 LABELS = {'dx': 'x', 'dy': 'y', 'dz': 'z', 'droll': 'roll', 'dpitch': 'pitch', 'dyaw': 'yaw'}
 SCALES = {'m': (1e3, 'mm/s'), 'rad': (1.0, 'rad/s')}
 WIDTH_IN, ROW_IN, DPI = 14.0, 1.18, 110
@@ -33,9 +35,7 @@ def plot(record: Record, error: ActionError, until_ns: int, period_ns: int, titl
     began_ns = record.began_ns if record.began_ns is not None else until_ns
     seconds = max(until_ns - began_ns, 1) / NS_PER_S
     dimensions = record.spec.dimensions
-    style: Any = {'font.family': 'DejaVu Sans', 'font.size': 9, 'axes.edgecolor': '#c9cdd3',
-             'axes.labelcolor': INK, 'text.color': INK, 'xtick.color': SOFT, 'ytick.color': SOFT}
-    with pyplot.rc_context(style):
+    with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots(
             len(dimensions), 1, sharex=True, squeeze=False,
             figsize=(WIDTH_IN, ROW_IN * len(dimensions) + 2.2), dpi=DPI)

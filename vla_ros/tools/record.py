@@ -59,9 +59,9 @@ class Series:
 class Record:
     """Filled by one thread. All times are ROS time in nanoseconds.
 
-    `commands`: by dimension, velocities per second or a gripper's value. `actions`: recorded
-    actions in the order of the planned `spec`. `seam_max` float64 [A]: the largest step from one
-    plan to the next at the moment of its arrival, in spec units.
+    `commands`: by dimension, as the robot gets them: velocities per second, positions, a gripper's
+    value. `actions`: recorded actions in the order of the planned `spec`. `seam_max` float64 [A]:
+    the largest step from one plan to the next at the moment of its arrival, in spec units.
     """
 
     def __init__(self, spec: ActionSpec) -> None:
@@ -71,6 +71,7 @@ class Record:
         self.actions: list[tuple[int, Floats]] = []
         self.sentences: list[tuple[int, str]] = []
         self.statuses: dict[str, Mapping[str, str]] = {}
+        self.troubles: dict[str, str] = {}  # by node, what is wrong now
         self.plan: Plan | None = None
         self.seam: Floats | None = None
         self.seam_max: Floats = np.zeros(spec.size)
@@ -113,10 +114,15 @@ class Record:
             self.seam_max = np.maximum(self.seam_max, self.seam)
         self.plan = plan
 
-    def on_status(self, name: str, values: Mapping[str, str], stamp_ns: int) -> None:
+    def forget_plan(self) -> None:
+        """The robot has been put elsewhere: the next plan goes on from no other."""
+        self.plan = self.seam = None
+
+    def on_status(self, name: str, values: Mapping[str, str], stamp_ns: int,
+                  trouble: str = '') -> None:
         """What a node says of itself."""
         node = name.rsplit('/', 1)[-1]
-        self.statuses[node] = values
+        self.statuses[node], self.troubles[node] = values, trouble
         if node == PUBLISHER:
             state, cause = values.get('state', ''), values.get('cause', '')
             if not self._changes or self._changes[-1][1:] != (state, cause):

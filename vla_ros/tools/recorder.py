@@ -24,6 +24,7 @@ from vla_ros.profiles.camera import CameraProfile, Source, Transport
 from vla_ros.profiles.policy import PolicyProfile
 from vla_ros.profiles.robot import RobotProfile
 from vla_ros.profiles.sink import SinkProfile, SinkType
+from vla_ros.ros.diagnostics import OK
 from vla_ros.ros.messages import plan_from_message, to_ns
 from vla_ros.ros.qos import IMAGE, LATCHED
 from vla_ros.tools.record import Record
@@ -34,10 +35,13 @@ _COMMANDS = {SinkType.TWIST_STAMPED: TwistStamped, SinkType.FLOAT64_MULTI_ARRAY:
 
 
 class Recorder(Node):
-    """Fills a record; publishes nothing. Raises ValueError on a sink that it cannot read."""
+    """Fills a record; publishes nothing. Raises ValueError on a sink that it cannot read.
+
+    `action_topic`: of recorded actions, '' where there are none.
+    """
 
     def __init__(self, record: Record, policy: PolicyProfile, robot: RobotProfile,
-                 action_topic: str) -> None:
+                 action_topic: str = '') -> None:
         super().__init__('demo')
         self._record = record
         self._policy = policy
@@ -49,9 +53,10 @@ class Recorder(Node):
             self._subscribe_command(sink, counted=sink is robot.sinks[0])
         for kind, topic, callback in (
                 (DiagnosticArray, '/diagnostics', self._on_diagnostics),
-                (JointTrajectory, 'action_chunk', self._on_plan),
-                (JointState, action_topic, self._on_action)):
+                (JointTrajectory, 'action_chunk', self._on_plan)):
             self.create_subscription(kind, topic, callback, _HEARD)
+        if action_topic:
+            self.create_subscription(JointState, action_topic, self._on_action, _HEARD)
         self.create_subscription(String, 'instruction', self._on_instruction, LATCHED)
 
     def _count(self, stream: str, kind: type, topic: str) -> None:
@@ -94,8 +99,9 @@ class Recorder(Node):
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
-            self._record.on_status(status.name, {pair.key: pair.value for pair in status.values},
-                                   to_ns(message.header.stamp))
+            self._record.on_status(
+                status.name, {pair.key: pair.value for pair in status.values},
+                to_ns(message.header.stamp), '' if status.level == OK else status.message)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a run came to: counts, rates, holds, latencies, and how far it was from the recording."""
+"""What a run came to: counts, rates, holds, latencies, and how far it was from a recording."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,8 +15,9 @@ from rich.text import Text
 
 from vla_ros.core.action_spec import Kind
 from vla_ros.core.types import NS_PER_S, Floats
-from vla_ros.tools.record import ACTIVE, PUBLISHER, Record, stops
+from vla_ros.tools.record import ACTIVE, PUBLISHER, WAITING, Record, Span, stops
 
+PAUSE_NS = NS_PER_S // 2  # between two commands; beyond, nothing was to be commanded
 NOT_SKILL = 'plumbing, not skill'
 
 
@@ -33,13 +35,28 @@ class ActionError:
     still: dict[str, float]
     agreement: float
 
+    def json(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return {
+            'note': f'{NOT_SKILL}: root mean square of command minus recorded action, per second; '
+                    '"standing_still" is what commanding nothing would have had',
+            'recorded_actions': self.actions,
+            'rms': {name: float(f'{v:.4g}') for name, v in self.rms.items()},
+            'standing_still': {name: float(f'{v:.4g}') for name, v in self.still.items()},
+            'gripper_agreement': _number(self.agreement)}
+
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures of a run; times in seconds, latencies in milliseconds."""
+    """The figures of a run; times in seconds, latencies in milliseconds.
+
+    `error`: None where there was nothing recorded to compare with.
+    """
 
     seconds: float
     active_s: float
+    waiting_s: float
+    commanding_s: float
     images: int
     observations: int
     chunks: int
@@ -50,19 +67,20 @@ class Summary:
     latencies_ms: dict[str, dict[str, float]]
     seam_max: dict[str, float]
     clips: dict[str, int]
-    error: ActionError
+    error: ActionError | None
     units: dict[str, str]
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
-        """Commands per second."""
-        return self.commands / self.seconds
+        """Commands per second, while there were any."""
+        return (self.commands - 1) / self.commanding_s if self.commanding_s else 0.0
 
     def json(self) -> dict[str, Any]:
         """For `summary.json`."""
         return {
             'seconds': round(self.seconds, 3), 'active_seconds': round(self.active_s, 3),
+            'waiting_seconds': round(self.waiting_s, 3),
             'images': self.images, 'observations': self.observations, 'chunks': self.chunks,
             'commands': self.commands, 'commands_per_second': round(self.rate, 3),
             'longest_gap_between_commands_ms': round(self.longest_gap_ms, 2),
@@ -72,35 +90,34 @@ class Summary:
             'latency_ms': self.latencies_ms,
             'seam_max_per_step': {name: float(f'{v:.4g}') for name, v in self.seam_max.items()},
             'clips': self.clips,
-            'action_error': {
-                'note': f'{NOT_SKILL}: root mean square of command minus recorded action, per '
-                        'second; "standing_still" is what commanding nothing would have had',
-                'recorded_actions': self.error.actions,
-                'rms': {name: float(f'{v:.4g}') for name, v in self.error.rms.items()},
-                'standing_still': {name: float(f'{v:.4g}')
-                                   for name, v in self.error.still.items()},
-                'gripper_agreement': _number(self.error.agreement)},
+            **({} if self.error is None else {'action_error': self.error.json()}),
             'units': self.units, **self.notes}
 
 
-def summarize(record: Record, until_ns: int, period_ns: int, notes: dict[str, Any]) -> Summary:
+def summarize(record: Record, until_ns: int, period_ns: int | None,
+              notes: dict[str, Any]) -> Summary:
     """The summary of what was heard from the first command on.
 
-    `period_ns`: of the policy, the time that a recorded action lasts.
+    `period_ns`: of the policy, the time that a recorded action lasts; None: nothing was recorded.
     """
     began_ns = record.began_ns if record.began_ns is not None else until_ns
     spans = record.spans(until_ns)
+    waiting = [span for span in spans if span.state == WAITING and span.end_ns > began_ns]
     times = next(iter(record.commands.values())).arrays()[0]
+    gaps = np.diff(times)
     return Summary(
         seconds=max(until_ns - began_ns, 1) / NS_PER_S,
         active_s=sum(span.seconds for span in spans if span.state == ACTIVE),
+        waiting_s=sum(min(span.seconds, (span.end_ns - began_ns) / NS_PER_S) for span in waiting),
         images=record.counts['image in'], observations=record.counts['observation'],
         chunks=record.counts['chunk'], commands=record.counts['command'],
-        longest_gap_ms=float(np.diff(times).max()) / 1e6 if len(times) > 1 else 0.0,
+        commanding_s=float(gaps[gaps < PAUSE_NS].sum()) / NS_PER_S,
+        longest_gap_ms=_longest_gap_ms(times, waiting),
         ticks_missed=record.number(PUBLISHER, 'missed ticks'),
         stops=stops(spans, record.spec), latencies_ms=record.latencies(),
         seam_max=dict(zip(record.spec.names, record.seam_max.tolist())),  # noqa: B905 (3.10)
-        clips=dict(record.clips()), error=action_error(record, period_ns),
+        clips=dict(record.clips()),
+        error=None if period_ns is None else action_error(record, period_ns),
         units={d.name: d.unit for d in record.spec.dimensions}, notes=notes)
 
 
@@ -130,32 +147,44 @@ def action_error(record: Record, period_ns: int) -> ActionError:
 
 def table(summary: Summary, files: Sequence[str]) -> RenderableType:
     """The summary for people."""
-    rows = Table(box=box.SIMPLE_HEAD, title='[bold]What the run came to', title_justify='left',
-                 show_header=False, pad_edge=False)
-    rows.add_column(style='cyan', no_wrap=True)
-    rows.add_column()
-    still = summary.seconds - summary.active_s
-    rows.add_row('duration', f'{summary.seconds:.1f} s: moving with a plan {summary.active_s:.1f} '
-                 f's, held {still:.1f} s')
-    rows.add_row('in', f'{summary.images} camera images, {summary.observations} observations, '
-                 f'{summary.chunks} action chunks')
-    rows.add_row('out', f'{summary.commands} commands at {summary.rate:.1f} Hz; longest gap '
-                 f'heard {summary.longest_gap_ms:.1f} ms; {summary.ticks_missed} ticks missed')
-    held = [f'{count} x {cause}, {seconds:.1f} s in all'
-            for cause, (count, seconds) in summary.stops.items()]
-    rows.add_row('watchdog holds', '\n'.join(held) or 'none')
-    first = summary.latencies_ms.get('first_command')
-    if first:
-        rows.add_row('latency', f'p50 {first["p50"]:.1f} ms, p99 {first["p99"]:.1f} ms from '
-                     'capture to first command')
-    rows.add_row('largest seam', _largest(summary, summary.seam_max, 'per policy step'))
-    clipped = ', '.join(f'{name} {count}' for name, count in summary.clips.items() if count)
-    rows.add_row('clipped by limits', clipped or 'nothing')
-    for label, text in _error_rows(summary):
+    rows = labelled('What the run came to')
+    for label, text in (*figure_rows(summary), *_error_rows(summary.error, summary.units)):
         rows.add_row(label, text)
     for file in files:
         rows.add_row('file', file)
     return Group(Text(), rows)
+
+
+def labelled(title: str) -> Table:
+    """A table without rows yet: labels and texts."""
+    rows = Table(box=box.SIMPLE_HEAD, title=f'[bold]{title}', title_justify='left',
+                 show_header=False, pad_edge=False)
+    rows.add_column(style='cyan', no_wrap=True)
+    rows.add_column()
+    return rows
+
+
+def figure_rows(summary: Summary) -> list[tuple[str, str]]:
+    """The figures with their labels."""
+    still = max(0.0, summary.seconds - summary.active_s - summary.waiting_s)
+    waited = f', waiting {summary.waiting_s:.1f} s' if summary.waiting_s >= 0.05 else ''
+    held = [f'{count} x {cause}, {seconds:.1f} s in all'
+            for cause, (count, seconds) in summary.stops.items()]
+    clipped = ', '.join(f'{name} {count}' for name, count in summary.clips.items() if count)
+    rows = [
+        ('duration', f'{summary.seconds:.1f} s: moving with a plan {summary.active_s:.1f} s, held '
+         f'{still:.1f} s{waited}'),
+        ('in', f'{summary.images} camera images, {summary.observations} observations, '
+         f'{summary.chunks} action chunks'),
+        ('out', f'{summary.commands} commands at {summary.rate:.1f} Hz; longest gap heard '
+         f'{summary.longest_gap_ms:.1f} ms; {summary.ticks_missed} ticks missed'),
+        ('watchdog holds', '\n'.join(held) or 'none')]
+    first = summary.latencies_ms.get('first_command')
+    if first:
+        rows.append(('latency', f'p50 {first["p50"]:.1f} ms, p99 {first["p99"]:.1f} ms from '
+                     'capture to first command'))
+    return [*rows, ('largest seam', _largest(summary, summary.seam_max, 'per policy step')),
+            ('clipped by limits', clipped or 'nothing')]
 
 
 def amount(value: float, unit: str, per: str = '') -> str:
@@ -173,13 +202,14 @@ def group_rms(values: dict[str, float], units: dict[str, str], unit: str) -> flo
     return float(np.linalg.norm(chosen)) if chosen else float('nan')
 
 
-def _error_rows(summary: Summary) -> list[tuple[str, str]]:
-    error = summary.error
+def _error_rows(error: ActionError | None, units: dict[str, str]) -> list[tuple[str, str]]:
+    if error is None:
+        return []
     lines = []
     for what, unit in (('translation', 'm'), ('rotation', 'rad')):
-        value = group_rms(error.rms, summary.units, unit)
+        value = group_rms(error.rms, units, unit)
         if np.isfinite(value):
-            still = group_rms(error.still, summary.units, unit)
+            still = group_rms(error.still, units, unit)
             lines.append(f'{what} off by {amount(value, unit, "/s")} (rms); standing still: '
                          f'{amount(still, unit, "/s")}')
     if np.isfinite(error.agreement):
@@ -196,6 +226,14 @@ def _largest(summary: Summary, values: dict[str, float], per: str) -> str:
         name = max(named, key=lambda n: named[n])
         parts.append(f'{name} {amount(named[name], unit)}')
     return f'{", ".join(parts)} ({per})'
+
+
+def _longest_gap_ms(times: NDArray[np.int64], waiting: Sequence[Span]) -> float:
+    """Between two commands, unless the control loop waited meanwhile; 0 where there is none."""
+    gaps = np.diff(times).astype(np.float64)
+    for span in waiting:
+        gaps[(times[:-1] < span.end_ns) & (times[1:] > span.begin_ns)] = 0.0
+    return float(gaps.max()) / 1e6 if len(gaps) else 0.0
 
 
 def _rms(values: Floats) -> float:

@@ -32,23 +32,41 @@ def add_parser(subparsers: Any) -> None:
     fit = steps.add_parser('fit', help='train on recorded episodes; needs torch',
                            description='Ends after --steps or --minutes, whatever comes first.')
     fit.add_argument('data', type=Path, nargs='+', help='recorded folders')
-    fit.add_argument('--out', type=Path, required=True, metavar='CHECKPOINT',
-                     help='folder for config.json, model.safetensors, model.onnx, training.json')
-    fit.add_argument('--start', type=Path, metavar='CHECKPOINT', help='go on from this one')
-    fit.add_argument('--steps', type=int, default=STEPS, metavar='N')
-    fit.add_argument('--minutes', type=float, default=float('inf'), metavar='M')
-    fit.add_argument('--batch', type=int, default=64, metavar='N', help='sequences')
-    fit.add_argument('--frames', type=int, default=12, metavar='N', help='frames of a sequence')
-    fit.add_argument('--rate', type=float, default=1.2e-3, help='learning rate at its highest')
-    fit.add_argument('--seed', type=int, default=0)
-    fit.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
-    fit.add_argument('--compile', action='store_true', help='torch.compile the policy')
+    _recipe(fit)
     fit.add_argument('--compressor', default='learned_query',
                      choices=('learned_query', 'average_pool', 'none'))
     fit.add_argument('--keep', type=int, default=24, metavar='N',
                      help='visual tokens of a frame that reach the transformer')
     fit.add_argument('--window', type=int, default=8, metavar='FRAMES')
     fit.set_defaults(run=run_fit)
+
+    grow = steps.add_parser(
+        'grow', help='record and train at the same time; needs torch',
+        description='Records part after part while it trains; every other part is driven by the '
+        'newest checkpoint between the corrections of the expert.')
+    grow.add_argument('data', type=Path, help='folder to write the parts to')
+    _recipe(grow)
+    grow.add_argument('--part', type=int, default=480, metavar='N', help='episodes of a part')
+    grow.add_argument('--parts', type=int, default=32, metavar='N', help='at most')
+    grow.add_argument('--first-seed', type=int, default=0, metavar='S', help='of the episodes')
+    grow.add_argument('--workers', type=int, default=os.cpu_count(), metavar='N')
+    grow.set_defaults(run=run_grow)
+
+
+def _recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--out', type=Path, required=True, metavar='CHECKPOINT',
+                        help='folder for config.json, model.safetensors, model.onnx, training.json')
+    parser.add_argument('--start', type=Path, metavar='CHECKPOINT', help='go on from this one')
+    parser.add_argument('--steps', type=int, default=STEPS, metavar='N')
+    parser.add_argument('--minutes', type=float, default=1e9, metavar='M')
+    parser.add_argument('--batch', type=int, default=64, metavar='N', help='sequences')
+    parser.add_argument('--frames', type=int, default=12, metavar='N', help='of a sequence')
+    parser.add_argument('--rate', type=float, default=1.2e-3, help='learning rate at its highest')
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
+    parser.add_argument('--compile', action='store_true', help='torch.compile the policy')
+    parser.add_argument('--save-minutes', type=float, default=1.5, metavar='M',
+                        help='between two checkpoints on the way')
 
 
 def run_record(args: argparse.Namespace) -> int:
@@ -70,31 +88,103 @@ def run_record(args: argparse.Namespace) -> int:
 
 
 def run_fit(args: argparse.Namespace) -> int:
-    """Train. Raises ValueError with one line."""
+    """Train on what is recorded. Raises ValueError with one line."""
+    _need_torch(args)
+    from vla_ros.policies.edgevla.config import Compressor, small
+    from vla_ros.sim.tasks import VOCABULARY
+    from vla_ros.training.dataset import load
+    from vla_ros.training.trainer import Batches, Trainer, normalization
+    datasets = [load(folder) for folder in args.data]
+    keep = 0 if args.compressor == 'none' else args.keep
+    scales = _started(args).normalization if args.start else normalization(datasets[0])
+    config = replace(small(VOCABULARY, scales), window=args.window,
+                     compressor=Compressor(args.compressor, keep))
+    recipe = _made(args)
+    batches = Batches(config, recipe)
+    for dataset in datasets:
+        batches.add(dataset)
+    args.out.mkdir(parents=True, exist_ok=True)
+    Trainer(batches, config, recipe, args.start).train(args.out, _tell)
+    return _export(args.out)
+
+
+def run_grow(args: argparse.Namespace) -> int:
+    """Record and train at the same time. Raises ValueError with one line."""
+    _need_torch(args)
+    import multiprocessing
+    import threading
+
+    from vla_ros.policies.edgevla.config import small
+    from vla_ros.sim.tasks import VOCABULARY
+    from vla_ros.training.dataset import Shape
+    from vla_ros.training.rounds import READY, Parts, record_rounds
+    from vla_ros.training.trainer import Batches, Trainer, growing, normalization
+    args.out.mkdir(parents=True, exist_ok=True)
+    checkpoints = args.data / 'checkpoints'
+    recorder = multiprocessing.get_context('spawn').Process(target=record_rounds, args=(
+        args.data, checkpoints, Shape(args.part), args.first_seed, args.workers,
+        60.0 * args.minutes, args.parts))
+    recorder.start()
+    stop = threading.Event()
+    try:
+        parts = Parts(args.data)
+        first = parts()
+        while not first:
+            if recorder.exitcode is not None:
+                raise ValueError(f'train: the recording ended with status {recorder.exitcode}')
+            time.sleep(0.5)
+            first = parts()
+        recipe = _made(args)
+        config = _started(args) if args.start else replace(
+            small(VOCABULARY, normalization(first[0])), window=8)
+        batches = Batches(config, recipe)
+        for dataset in first:
+            batches.add(dataset)
+        growing(batches, parts, 100e9, stop)
+        Trainer(batches, config, recipe, args.start).train(
+            checkpoints, _tell, lambda folder: (folder / READY).touch())
+    finally:
+        stop.set()
+        if recorder.is_alive():
+            recorder.terminate()
+        recorder.join()
+    for name in ('config.json', 'model.safetensors', 'training.json'):
+        (args.out / name).write_bytes((checkpoints / name).read_bytes())
+    return _export(args.out)
+
+
+def _need_torch(args: argparse.Namespace) -> None:
     try:
         import torch
     except ModuleNotFoundError:
         raise ValueError('train: torch is missing; install it: scripts/setup --train, or '
                          "pip install 'vla_ros[train]'") from None
-    from vla_ros.policies.edgevla.config import Compressor, small
-    from vla_ros.policies.edgevla.export import export
-    from vla_ros.sim.tasks import VOCABULARY
-    from vla_ros.training.dataset import load
-    from vla_ros.training.trainer import Recipe, normalization, rows_of, train
     if args.device.startswith('cuda') and not torch.cuda.is_available():
         raise ValueError(f'train: device {args.device}: torch sees no GPU here; use --device cpu')
-    datasets = [load(folder) for folder in args.data]
-    keep = 0 if args.compressor == 'none' else args.keep
-    config = replace(small(VOCABULARY, normalization(datasets[0])), window=args.window,
-                     compressor=Compressor(args.compressor, keep))
-    recipe = Recipe(steps=args.steps, minutes=args.minutes, batch=args.batch, frames=args.frames,
-                    rate=args.rate, seed=args.seed, device=args.device, compile=args.compile,
-                    precision='bf16' if args.device.startswith('cuda') else 'fp32')
-    args.out.mkdir(parents=True, exist_ok=True)
-    train(datasets, config, recipe, args.out, args.start,
-          lambda row: print(*rows_of([row]), flush=True))
-    difference = export(args.out)
-    print(f'wrote {args.out}; ONNX Runtime differs from torch by at most {difference:.1e}')
+
+
+def _started(args: argparse.Namespace) -> Any:
+    from vla_ros.policies.edgevla.config import read_config
+    return read_config(args.start / 'config.json')
+
+
+def _made(args: argparse.Namespace) -> Any:
+    from vla_ros.training.trainer import Recipe
+    return Recipe(steps=args.steps, minutes=args.minutes, batch=args.batch, frames=args.frames,
+                  rate=args.rate, seed=args.seed, device=args.device, compile=args.compile,
+                  precision='bf16' if args.device.startswith('cuda') else 'fp32',
+                  save_minutes=args.save_minutes)
+
+
+def _tell(row: dict[str, float]) -> None:
+    from vla_ros.training.trainer import rows_of
+    print(*rows_of([row]), flush=True)
+
+
+def _export(folder: Path) -> int:
+    from vla_ros.policies.edgevla.export import export
+    difference = export(folder)
+    print(f'wrote {folder}; ONNX Runtime differs from torch by at most {difference:.1e}')
     return 0
 
 

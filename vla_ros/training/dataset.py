@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from vla_ros.core.types import ImageSize
 
-FORMAT = 'vla_ros sim episodes 1'
+FORMAT = 'vla_ros sim episodes 2'
+DESCRIPTION = 'dataset.json'
 BLOCK = 8  # episodes that a worker takes at once
 
 
@@ -23,7 +24,7 @@ class Shape:
     """How much is recorded: E episodes of F frames, with chunks of H steps; image side in px."""
 
     episodes: int
-    frames: int = 120
+    frames: int = 60
     horizon: int = 16
     side: int = 128
 
@@ -33,6 +34,7 @@ class Shape:
         return {'images': ((e, f, 2, self.side, self.side, 3), 'uint8'),
                 'state': ((e, f, 7), 'float32'), 'targets': ((e, f, h, 7), 'float32'),
                 'valid': ((e, f, h), 'bool'), 'objects': ((e, f, 6), 'float32'),
+                'things': ((e, f, 8, 3), 'float32'),
                 'sentence': ((e, f), 'int64')}
 
 
@@ -59,10 +61,8 @@ def generate(folder: Path, shape: Shape, seed: int, workers: int, checkpoint: Pa
     folder.mkdir(parents=True, exist_ok=True)
     for name, (size, dtype) in shape.arrays().items():
         np.lib.format.open_memmap(folder / f'{name}.npy', 'w+', np.dtype(dtype), size).flush()
-    (folder / 'dataset.json').write_text(json.dumps(
-        {'format': FORMAT, 'seed': seed, 'sentences': sentences, 'shape': vars(shape),
-         'driven': checkpoint is not None}))
-    jobs = [(folder, shape, seed, start, min(start + BLOCK, shape.episodes), checkpoint)
+    (folder / DESCRIPTION).unlink(missing_ok=True)
+    jobs = [(folder, shape, sentences, seed, start, min(start + BLOCK, shape.episodes), checkpoint)
             for start in range(0, shape.episodes, BLOCK)]
     done = 0
     with multiprocessing.get_context('spawn').Pool(workers, _prepare) as pool:
@@ -70,13 +70,19 @@ def generate(folder: Path, shape: Shape, seed: int, workers: int, checkpoint: Pa
             done += count
             if report is not None:
                 report(done)
+    # Last: whoever finds it finds everything.
+    part = folder / f'{DESCRIPTION}.part'
+    part.write_text(json.dumps(
+        {'format': FORMAT, 'seed': seed, 'sentences': sentences, 'shape': vars(shape),
+         'driven': checkpoint is not None}))
+    part.replace(folder / DESCRIPTION)
     return load(folder)
 
 
 def load(folder: Path) -> Dataset:
     """Map a recorded dataset. Raises ValueError with one line."""
     try:
-        described = json.loads((folder / 'dataset.json').read_text())
+        described = json.loads((folder / DESCRIPTION).read_text())
         if described.get('format') != FORMAT:
             raise ValueError(f'not of the format {FORMAT!r}')
         shape = Shape(**described['shape'])
@@ -95,23 +101,23 @@ def _prepare() -> None:
     os.environ.setdefault('OMP_NUM_THREADS', '1')
 
 
-def _record(job: tuple[Path, Shape, int, int, int, Path | None]) -> int:
+def _record(job: tuple[Path, Shape, tuple[str, ...], int, int, int, Path | None]) -> int:
     from vla_ros.sim.world import World
     from vla_ros.training.episodes import CAMERAS, record
-    folder, shape, seed, start, end, checkpoint = job
+    folder, shape, sentences, seed, start, end, checkpoint = job
     if not _WORLD:
         size = ImageSize(shape.side, shape.side)
-        _WORLD.append(World({name: size for name in CAMERAS}))
+        _WORLD.append(World(dict.fromkeys(CAMERAS, size)))
         _WORLD.append(None)
         if checkpoint is not None:
             from vla_ros.training.driver import policy_driver
             _WORLD[1] = policy_driver(checkpoint)
-    index = {text: i for i, text in enumerate(load(folder).sentences)}
+    index = {text: i for i, text in enumerate(sentences)}
     arrays = {name: np.load(folder / f'{name}.npy', mmap_mode='r+') for name in shape.arrays()}
     for episode in range(start, end):
         driver = _WORLD[1]() if _WORLD[1] is not None else None
         made = record(_WORLD[0], seed + episode, shape.frames, shape.horizon, driver)
-        for name in ('images', 'state', 'targets', 'valid', 'objects'):
+        for name in ('images', 'state', 'targets', 'valid', 'objects', 'things'):
             arrays[name][episode] = getattr(made, name)
         arrays['sentence'][episode] = [index[text] for text in made.sentences]
     return end - start

@@ -16,7 +16,7 @@ from vla_ros.sim.arm import OPENING
 from vla_ros.sim.expert import Expert, gripper_position
 from vla_ros.sim.judge import Judge
 from vla_ros.sim.kinematics import reach_down
-from vla_ros.sim.scene import BLOCK_HALF, Placed, Scene, make_scene
+from vla_ros.sim.scene import BLOCK_HALF, COLOURS, Placed, Scene, make_scene
 from vla_ros.sim.tasks import Kind, Task, wordings
 from vla_ros.sim.trial import draw_task
 from vla_ros.sim.world import Snapshot, World
@@ -43,7 +43,8 @@ class Episode:
     `images` uint8 [F, C, h, w, 3]; `state` float32 [F, 7]; `sentence` of each frame; `targets`
     float32 [F, H, 7]: joints in rad and gripper 0..1, the command at the frame and every 0.1 s
     from there; `valid` bool [F, H]; `objects` float32 [F, 6]: where the thing of the task and its
-    bowl (or the thing again) are, m.
+    bowl (or the thing again) are, m; `things` float32 [F, 8, 3]: where the block and the bowl of
+    each colour are, nan where there is none.
     """
 
     images: NDArray[np.uint8]
@@ -52,6 +53,7 @@ class Episode:
     targets: NDArray[np.float32]
     valid: NDArray[np.bool_]
     objects: NDArray[np.float32]
+    things: NDArray[np.float32]
 
 
 def record(world: World, seed: int, frames: int, horizon: int,
@@ -67,7 +69,7 @@ def record(world: World, seed: int, frames: int, horizon: int,
     segments = np.zeros(ticks, np.int64)  # 0: not the expert
     pushing = _Disturbances(rng, driver is not None)
     expert, asked = Expert(TICK_NS / NS_PER_S), _Asked(rng, scene)
-    images, states, sentences, objects = [], [], [], []
+    images, states, sentences, objects, things = [], [], [], [], []
     segment, in_control = 0, False
     for tick in range(ticks):
         now = world.snapshot()
@@ -80,6 +82,7 @@ def record(world: World, seed: int, frames: int, horizon: int,
             states.append(positions)
             sentences.append(asked.sentence)
             objects.append(_objects(now, asked.task))
+            things.append(_things(now))
             if driver is not None:
                 pushing.plan = driver(pictures, positions, asked.sentence, now.time_ns)
                 pushing.plan_tick = tick
@@ -101,7 +104,7 @@ def record(world: World, seed: int, frames: int, horizon: int,
     here = segments[steps[:, :1]]
     return Episode(np.stack(images), np.asarray(states, np.float32), tuple(sentences),
                    commands[steps], (segments[steps] == here) & (here > 0),
-                   np.asarray(objects, np.float32))
+                   np.asarray(objects, np.float32), np.asarray(things, np.float32))
 
 
 class _Asked:
@@ -218,3 +221,9 @@ def _fair(now: Snapshot, task: Task) -> bool:
 def _objects(now: Snapshot, task: Task) -> Floats:
     thing = (now.bowls if task.thing == 'bowl' else now.blocks)[task.colour]
     return np.concatenate((thing, now.bowls[task.bowl] if task.bowl else thing))
+
+
+def _things(now: Snapshot) -> Floats:
+    nowhere = np.full(3, np.nan)
+    return np.array([each.get(colour, nowhere) for each in (now.blocks, now.bowls)
+                     for colour in COLOURS])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from vla_ros.policies.edgevla import checkpoint
@@ -27,7 +28,7 @@ STRIDES = (0.72, 0.16, 0.08, 0.04)
 HELD_OUT = 0.03      # share of the episodes that is never trained on
 LEAST_SCALE = 0.02   # rad: joints that hardly move are not blown up
 LATER = 0.94         # weight of each step against the one before
-OBJECT_WEIGHT, GRIPPER_WEIGHT = 0.5, 0.3
+GRIPPER_WEIGHT, OBJECT_WEIGHT, THING_WEIGHT = 0.3, 0.5, 0.5
 OBJECT_SCALE = 0.05  # m
 # Variants of a sentence that are read as often as each other: most plain, the others as people
 # who say more than they need would put it.
@@ -44,18 +45,19 @@ class Recipe:
     """
 
     steps: int = 12_000
-    minutes: float = math.inf
+    minutes: float = 1e9
     batch: int = 64
     frames: int = 12
     rate: float = 1.2e-3
     warm_up: int = 300
-    decay: float = 0.02
+    decay: float = 0.05
     average: float = 0.999
     seed: int = 0
     device: str = 'cpu'
     precision: str = 'fp32'
     compile: bool = False
     report_every: int = 100
+    save_minutes: float = 1e9
 
 
 def normalization(dataset: Dataset) -> Normalization:
@@ -72,22 +74,27 @@ def normalization(dataset: Dataset) -> Normalization:
 
 
 class Batches:
-    """Sequences of frames with random strides, as tensors on the device."""
+    """Sequences of frames with random strides, as tensors on the device.
 
-    def __init__(self, datasets: list[Dataset], config: EdgeVlaConfig, recipe: Recipe) -> None:
+    `add` may be called from another thread while batches are drawn.
+    """
+
+    def __init__(self, config: EdgeVlaConfig, recipe: Recipe) -> None:
         self._device, self._frames = torch.device(recipe.device), recipe.frames
-        tokenizer = Tokenizer(config.text.words, config.text.length)
-        self._parts = []
-        for dataset in datasets:
-            ids = np.stack([variants(text, tokenizer, np.random.default_rng([6, i]))
-                            for i, text in enumerate(dataset.sentences)])
-            arrays = {name: self._on_device(array) for name, array in dataset.arrays.items()}
-            arrays['ids'] = torch.from_numpy(ids).to(self._device)
-            self._parts.append(arrays)
-        sizes = [len(dataset) for dataset in datasets]
-        self._kept = [max(1, round(size * HELD_OUT)) for size in sizes]
-        self._sizes = np.array(sizes, np.float64) / sum(sizes)
-        self._length = int(self._parts[0]['state'].shape[1])
+        self._tokenizer = Tokenizer(config.text.words, config.text.length)
+        self._parts: list[dict[str, Tensor]] = []
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return sum(len(part['state']) for part in self._parts)
+
+    def add(self, dataset: Dataset) -> None:
+        """Bring a dataset to the device; from then on it is drawn from."""
+        ids = np.stack([variants(text, self._tokenizer, np.random.default_rng([6, i]))
+                        for i, text in enumerate(dataset.sentences)])
+        arrays = {name: self._on_device(array) for name, array in dataset.arrays.items()}
+        arrays['ids'] = torch.from_numpy(ids).to(self._device)
+        self._parts.append(arrays)
 
     def _on_device(self, array: Any) -> Tensor:
         made = torch.empty(array.shape, dtype=getattr(torch, str(array.dtype)),
@@ -99,9 +106,11 @@ class Batches:
     def draw(self, rng: np.random.Generator, count: int, held_out: bool = False
              ) -> dict[str, Tensor]:
         """`count` sequences from one dataset; `since` in s, 0 at the first frame."""
-        index = int(rng.choice(len(self._parts), p=self._sizes))
-        part, kept = self._parts[index], self._kept[index]
-        size = len(part['state'])
+        parts = list(self._parts)
+        sizes = np.array([len(part['state']) for part in parts], np.float64)
+        part = parts[int(rng.choice(len(parts), p=sizes / sizes.sum()))]
+        size, length = part['state'].shape[:2]
+        kept = max(1, round(size * HELD_OUT))
         episodes = (rng.integers(0, kept, count) if held_out
                     else rng.integers(min(kept, size - 1), size, count))
         strides = 1 + rng.choice(LONGEST_STRIDE, (count, self._frames), p=STRIDES)
@@ -109,12 +118,12 @@ class Batches:
         strides[even] = 1 + rng.choice(3, (int(even.sum()), 1), p=(0.7, 0.2, 0.1))
         strides[:, 0] = 0
         at = np.cumsum(strides, axis=1)
-        at += rng.integers(0, np.maximum(1, self._length - at[:, -1:]), (count, 1))
-        at = np.minimum(at, self._length - 1)
+        at += rng.integers(0, np.maximum(1, length - at[:, -1:]), (count, 1))
+        at = np.minimum(at, length - 1)
         rows = torch.from_numpy(episodes[:, None].repeat(self._frames, 1)).to(self._device)
         columns = torch.from_numpy(at).to(self._device)
         batch = {name: part[name][rows, columns]
-                 for name in ('images', 'state', 'targets', 'valid', 'objects')}
+                 for name in ('images', 'state', 'targets', 'valid', 'objects', 'things')}
         variant = torch.from_numpy(rng.integers(0, PLAIN + CHATTY, count)).to(self._device)
         batch['ids'] = part['ids'][part['sentence'][rows, columns], variant[:, None]]
         batch['since'] = torch.from_numpy(
@@ -135,19 +144,40 @@ def variants(text: str, tokenizer: Tokenizer, rng: np.random.Generator) -> Any:
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images uint8 [B, F, C, h, w, 3] as half floats in 0..1, with other light and some noise.
+    """Images uint8 [B, F, C, h, w, 3] as floats in 0..1, with other light and some noise.
 
-    A sequence keeps its light; each camera has its own.
+    A sequence keeps its light; each camera has its own. bfloat16 on a GPU.
     """
     batch, _, cameras = images.shape[:3]
-    size, options = (batch, 1, cameras, 1, 1, 3), {'device': images.device, 'generator': generator}
+    options: dict[str, Any] = {'device': images.device, 'generator': generator}
     kind = torch.bfloat16 if images.is_cuda else torch.float32
-    gain = 1.0 + 0.12 * (2.0 * torch.rand(size, **options) - 1.0)
+    colour = (batch, 1, cameras, 1, 1, 3)
+    gain = 1.0 + 0.12 * (2.0 * torch.rand(colour, **options) - 1.0)
     gain = gain * (1.0 + 0.15 * (2.0 * torch.rand((batch, 1, cameras, 1, 1, 1), **options) - 1.0))
-    offset = 0.06 * (2.0 * torch.rand(size, **options) - 1.0)
-    made = images.to(kind) * (gain / 255.0).to(kind) + offset.to(kind)
-    made = made + 0.015 * torch.randn(made.shape, dtype=kind, **options)
-    return made.clamp_(0.0, 1.0)
+    offset = 0.06 * (2.0 * torch.rand(colour, **options) - 1.0)
+    noise = torch.randn(images.shape, dtype=kind, **options)
+    return torch.addcmul(offset.to(kind), images.to(kind), (gain / 255.0).to(kind)).add_(
+        noise, alpha=0.015).clamp_(0.0, 1.0)
+
+
+class Helpers(nn.Module):
+    """What only training needs: where things are, read from the policy's inner tokens.
+
+    That teaches the encoders and the compressor to see before the actions could.
+    """
+
+    def __init__(self, config: EdgeVlaConfig) -> None:
+        super().__init__()
+        width = config.transformer.width
+        self.object = nn.Linear(width, 6)
+        self.pick = nn.Linear(width, 8)
+        self.place = nn.Linear(width, 8 * 4)
+
+    def forward(self, readout: Tensor, visual: Tensor) -> tuple[Tensor, Tensor]:
+        """The task's things [B, F, 6], and all things: place and presence [B, F, 8, 4]."""
+        share = self.pick(visual).softmax(dim=-2)            # [B, F, V, 8]
+        places = self.place(visual).unflatten(-1, (8, 4))    # [B, F, V, 8, 4]
+        return self.object(readout), (share.unsqueeze(-1) * places).sum(dim=-3)
 
 
 class Losses:
@@ -157,7 +187,7 @@ class Losses:
         self._scale = torch.tensor(config.normalization.offset_scale, device=device)
         self._later = LATER ** torch.arange(config.horizon, device=device)
 
-    def __call__(self, output: Any, objects: Tensor, batch: dict[str, Tensor]
+    def __call__(self, output: Any, objects: Tensor, things: Tensor, batch: dict[str, Tensor]
                  ) -> tuple[Tensor, dict[str, Tensor]]:
         valid = batch['valid'].float() * self._later  # [B, F, H]
         share = valid / valid.sum().clamp_min(1.0)
@@ -168,82 +198,162 @@ class Losses:
         gripper = (functional.binary_cross_entropy_with_logits(
             output.gripper.float(), wanted, reduction='none') * share).sum()
         aside = (objects.float() - batch['objects']).abs()
-        where = (aside / OBJECT_SCALE).mean()
-        total = joints + GRIPPER_WEIGHT * gripper + OBJECT_WEIGHT * where
+        present = batch['things'].isfinite().all(-1)  # [B, F, 8]
+        off = (things[..., :3].float() - batch['things'].nan_to_num()).abs().mean(-1)
+        off = (off * present).sum() / present.sum().clamp_min(1)
+        there = functional.binary_cross_entropy_with_logits(things[..., 3].float(),
+                                                            present.float())
+        total = (joints + GRIPPER_WEIGHT * gripper + OBJECT_WEIGHT * (aside / OBJECT_SCALE).mean()
+                 + THING_WEIGHT * (off / OBJECT_SCALE + there))
         right = ((output.gripper > 0) == (wanted > 0.5)).float()
         return total, {'joints': joints, 'gripper': gripper, 'object_cm': 100.0 * aside.mean(),
-                       'gripper_wrong': ((1.0 - right) * share).sum()}
+                       'thing_cm': 100.0 * off, 'gripper_wrong': ((1.0 - right) * share).sum()}
 
 
-def train(datasets: list[Dataset], config: EdgeVlaConfig, recipe: Recipe, folder: Path,
-          start: Path | None = None, report: Callable[[dict[str, float]], None] | None = None
-          ) -> list[dict[str, float]]:
-    """Train and write a checkpoint into `folder`; returns the loss curves.
+class Trainer:
+    """Trains one policy; `batches` may grow meanwhile.
 
-    `start`: a checkpoint to go on from.
+    `start`: a checkpoint to go on from; what it has in the same shape is taken over.
     """
-    torch.manual_seed(recipe.seed)
-    torch.set_float32_matmul_precision('high')
-    device = torch.device(recipe.device)
-    rng = np.random.default_rng([5, recipe.seed])
-    noise = torch.Generator(device).manual_seed(recipe.seed)
-    batches = Batches(datasets, config, recipe)
-    begin = time.monotonic()
-    model: Any = (EdgeVla(config) if start is None else checkpoint.load(start)).to(device)
-    config = model.config if start is not None else config
-    head = torch.nn.Linear(config.transformer.width, 6).to(device)
-    parameters = [*model.parameters(), *head.parameters()]
-    heavy = [p for p in parameters if p.ndim > 1]
-    light = [p for p in parameters if p.ndim <= 1]
-    optimizer = torch.optim.AdamW(
-        [{'params': heavy, 'weight_decay': recipe.decay}, {'params': light, 'weight_decay': 0.0}],
-        lr=recipe.rate, betas=(0.9, 0.98), fused=device.type == 'cuda')
-    averaged = [p.detach().clone() for p in model.parameters()]
-    losses = Losses(config, device)
-    forward = torch.compile(model) if recipe.compile else model
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == 'bf16')
-    curves: list[dict[str, float]] = []
-    for step in range(recipe.steps):
-        elapsed = (time.monotonic() - begin) / 60.0
-        progress = max(step / recipe.steps, elapsed / recipe.minutes)
-        if progress >= 1.0:
-            break
-        for group in optimizer.param_groups:
-            group['lr'] = recipe.rate * _rate(step, progress, recipe.warm_up)
-        batch = batches.draw(rng, recipe.batch)
-        with autocast:
-            output = forward(augmented(batch['images'], noise), batch['ids'], batch['state'],
-                             batch['since'])
-            objects = head(output.readout)
-        total, parts = losses(output, objects, batch)
-        optimizer.zero_grad(set_to_none=True)
+
+    def __init__(self, batches: Batches, config: EdgeVlaConfig, recipe: Recipe,
+                 start: Path | None = None) -> None:
+        torch.manual_seed(recipe.seed)
+        torch.set_float32_matmul_precision('high')
+        self.config, self.recipe, self.batches = config, recipe, batches
+        self._device = device = torch.device(recipe.device)
+        model = EdgeVla(config)
+        if start is not None:
+            known, own = checkpoint.load(start).state_dict(), model.state_dict()
+            model.load_state_dict({name: known[name] if name in known and (
+                known[name].shape == value.shape) else value for name, value in own.items()})
+        self._model: Any = model.to(device)
+        self._helpers = Helpers(config).to(device)
+        self._parameters = [*self._model.parameters(), *self._helpers.parameters()]
+        heavy = [p for p in self._parameters if p.ndim > 1]
+        light = [p for p in self._parameters if p.ndim <= 1]
+        self._optimizer = torch.optim.AdamW(
+            [{'params': heavy, 'weight_decay': recipe.decay},
+             {'params': light, 'weight_decay': 0.0}],
+            lr=recipe.rate, betas=(0.9, 0.98), fused=device.type == 'cuda')
+        self._averaged = [p.detach().clone() for p in self._model.parameters()]
+        self._losses = Losses(config, device)
+        self._forward = self._model
+        self._autocast = torch.autocast(device.type, torch.bfloat16,
+                                        enabled=recipe.precision == 'bf16')
+        self.curves: list[dict[str, float]] = []
+
+    def train(self, folder: Path, report: Callable[[dict[str, float]], None],
+              saved: Callable[[Path], None] | None = None) -> None:
+        """Train and write a checkpoint into `folder`; `saved` is told of those in between."""
+        recipe, rng = self.recipe, np.random.default_rng([5, self.recipe.seed])
+        noise = torch.Generator(self._device).manual_seed(recipe.seed)
+        begin, count, step = time.monotonic(), 0, 0
+        if recipe.compile:
+            self._compile(rng, noise)
+        for step in range(recipe.steps):
+            minutes = (time.monotonic() - begin) / 60.0
+            progress = max(step / recipe.steps, minutes / recipe.minutes)
+            if progress >= 1.0:
+                break
+            for group in self._optimizer.param_groups:
+                group['lr'] = recipe.rate * _rate(step, progress, recipe.warm_up)
+            batch = self.batches.draw(rng, recipe.batch)
+            parts = self._step(batch, augmented(batch['images'], noise), step)
+            if step % recipe.report_every == 0:
+                self._tell(report, step, minutes, 2,
+                           {name: float(value.detach()) for name, value in parts.items()})
+            if saved is not None and minutes > (count + 1) * recipe.save_minutes:
+                count += 1
+                at = folder / f'after_{count}'
+                self._save(at)
+                saved(at)
+        self._copy_averaged()
+        self._tell(report, step + 1, (time.monotonic() - begin) / 60.0, 16, {})
+        checkpoint.save(folder, self._model)
+        (folder / 'training.json').write_text(json.dumps(
+            {'recipe': asdict(recipe), 'episodes': len(self.batches), 'curves': self.curves},
+            indent=1))
+
+    def _compile(self, rng: np.random.Generator, noise: torch.Generator) -> None:
+        """Compile the policy, and go on without where that fails or changes what comes out."""
+        import torch._dynamo
+        torch._dynamo.config.suppress_errors = True
+        compiled = torch.compile(self._model)
+        batch = self.batches.draw(rng, self.recipe.batch)
+        inputs = (augmented(batch['images'], noise), batch['ids'], batch['state'], batch['since'])
+        with self._autocast:
+            found, expected = compiled(*inputs).readout, self._model(*inputs).readout
+        difference = float((found.float() - expected.float()).abs().mean().detach())
+        good = difference < 0.02 * float(expected.float().abs().mean().detach())
+        print(f'compiled: mean difference {difference:.2g}: {"used" if good else "not used"}',
+              flush=True)
+        if good:
+            self._forward = compiled
+
+    def _step(self, batch: dict[str, Tensor], images: Tensor, step: int) -> dict[str, Tensor]:
+        with self._autocast:
+            output = self._forward(images, batch['ids'], batch['state'], batch['since'])
+            objects, things = self._helpers(output.readout, output.visual)
+        total, parts = self._losses(output, objects, things, batch)
+        self._optimizer.zero_grad(set_to_none=True)
         total.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        keep = min(recipe.average, (1.0 + step) / (10.0 + step))
+        nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._optimizer.step()
+        keep = min(self.recipe.average, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(averaged, list(model.parameters()), 1.0 - keep)
-        if step % recipe.report_every == 0:
-            row = {'step': step, 'minutes': round(elapsed, 3),
-                   **{name: float(value.detach()) for name, value in parts.items()},
-                   **_held_out(model, head, batches, losses, recipe, autocast)}
-            curves.append(row)
-            if report is not None:
-                report(row)
-    with torch.no_grad():
-        for parameter, mean in zip(model.parameters(), averaged, strict=True):
-            parameter.copy_(mean)
-    curves.append({'step': step + 1, 'minutes': round((time.monotonic() - begin) / 60.0, 3),
-                   **_held_out(model, head, batches, losses, recipe, autocast, 16)})
-    if report is not None:
-        report(curves[-1])
-    checkpoint.save(folder, model)
-    (folder / 'training.json').write_text(json.dumps(
-        {'recipe': {name: value for name, value in asdict(replace(
-            recipe, minutes=min(recipe.minutes, 1e9))).items()},
-         'episodes': [len(dataset) for dataset in datasets],
-         'frames': int(datasets[0].arrays['state'].shape[1]), 'curves': curves}, indent=1))
-    return curves
+            torch._foreach_lerp_(self._averaged, list(self._model.parameters()), 1.0 - keep)
+        return parts
+
+    def _tell(self, report: Callable[[dict[str, float]], None], step: int, minutes: float,
+              count: int, parts: dict[str, float]) -> None:
+        row = {'step': step, 'minutes': round(minutes, 3), 'episodes': len(self.batches), **parts,
+               **self._held_out(count)}
+        self.curves.append(row)
+        report(row)
+
+    @torch.no_grad()
+    def _held_out(self, count: int) -> dict[str, float]:
+        rng = np.random.default_rng(9)
+        sums: dict[str, float] = {}
+        for _ in range(count):
+            batch = self.batches.draw(rng, self.recipe.batch, held_out=True)
+            with self._autocast:
+                kind = torch.bfloat16 if batch['images'].is_cuda else torch.float32
+                output = self._model(batch['images'].to(kind) / 255.0, batch['ids'],
+                                     batch['state'], batch['since'])
+                objects, things = self._helpers(output.readout, output.visual)
+            for name, value in self._losses(output, objects, things, batch)[1].items():
+                sums[f'held_out_{name}'] = sums.get(f'held_out_{name}', 0.0) + float(value) / count
+        return sums
+
+    def _copy_averaged(self) -> None:
+        with torch.no_grad():
+            for parameter, mean in zip(self._model.parameters(), self._averaged, strict=True):
+                parameter.copy_(mean)
+
+    def _save(self, folder: Path) -> None:
+        model = EdgeVla(self.config)
+        with torch.no_grad():
+            for parameter, mean in zip(model.parameters(), self._averaged, strict=True):
+                parameter.copy_(mean)
+        checkpoint.save(folder, model)
+
+
+def growing(batches: Batches, found: Callable[[], Sequence[Dataset]], most_bytes: float,
+            stop: threading.Event) -> threading.Thread:
+    """A thread that adds datasets as they are `found`, until there is too much or `stop`."""
+    def work() -> None:
+        held = 0.0
+        while not stop.wait(1.0) and held < most_bytes:
+            for dataset in found():
+                held += dataset.arrays['images'].nbytes
+                if held < most_bytes:
+                    batches.add(dataset)
+
+    thread = threading.Thread(target=work, name='growing', daemon=True)
+    thread.start()
+    return thread
 
 
 def _rate(step: int, progress: float, warm_up: int) -> float:
@@ -251,24 +361,7 @@ def _rate(step: int, progress: float, warm_up: int) -> float:
         math.pi * progress)))
 
 
-@torch.no_grad()
-def _held_out(model: Any, head: Any, batches: Batches, losses: Losses, recipe: Recipe,
-              autocast: Any, count: int = 2) -> dict[str, float]:
-    rng = np.random.default_rng(9)
-    sums: dict[str, float] = {}
-    for _ in range(count):
-        batch = batches.draw(rng, recipe.batch, held_out=True)
-        with autocast:
-            images = batch['images'].to(torch.bfloat16 if batch['images'].is_cuda else
-                                        torch.float32) / 255.0
-            output = model(images, batch['ids'], batch['state'], batch['since'])
-            objects = head(output.readout)
-        for name, value in losses(output, objects, batch)[1].items():
-            sums[f'held_out_{name}'] = sums.get(f'held_out_{name}', 0.0) + float(value) / count
-    return sums
-
-
-def rows_of(curves: list[dict[str, float]]) -> Iterator[str]:
+def rows_of(curves: Sequence[dict[str, float]]) -> Iterator[str]:
     """The curves as lines of text."""
     for row in curves:
         yield '  '.join(f'{name} {value:.4g}' for name, value in row.items())

@@ -43,7 +43,8 @@ def load(folder: Path) -> EdgeVla:
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f'{path}: not a whole safetensors file '
                          f'({" ".join(str(error).split())}); {_FIX}') from None
-    model = EdgeVla(config)
+    with torch.random.fork_rng(devices=[]):  # what is drawn is replaced
+        model = EdgeVla(config)
     check_tensors(path, tensors, model.state_dict())
     model.load_state_dict(tensors)
     return model.eval()

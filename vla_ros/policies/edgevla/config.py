@@ -35,7 +35,7 @@ class Cameras:
     fuse: str = 'tokens'
 
     def __post_init__(self) -> None:
-        _different('names', self.names)
+        _names('names', self.names)
         _choice('fuse', self.fuse, FUSIONS)
 
 
@@ -213,8 +213,8 @@ class EdgeVlaConfig:
     normalization: Normalization
 
     def __post_init__(self) -> None:
-        _different('state', self.state)
-        _different('action', self.action)
+        _names('state', self.state)
+        _names('action', self.action)
         if self.gripper and self.gripper not in self.action:
             _refuse('gripper', self.gripper, f'one of {", ".join(self.action)}, or empty')
         for name in self.positions:
@@ -228,11 +228,11 @@ class EdgeVlaConfig:
         for name, size in sizes.items():
             found = len(getattr(self.normalization, name))
             if found != size:
-                _refuse(f'normalization.{name}', f'{found} entries', f'{size} are needed')
+                _fail(f'normalization.{name}', f'{found} entries', f'{size} are needed')
         for row in self.normalization.offset_scale:
             if len(row) != len(self.positions):
-                _refuse('normalization.offset_scale', f'a row of {len(row)}',
-                        f'{len(self.positions)} are needed: {", ".join(self.positions)}')
+                _fail('normalization.offset_scale', f'a row of {len(row)}',
+                      f'{len(self.positions)} are needed: {", ".join(self.positions)}')
 
     def _check_vision(self) -> None:
         camera = self.cameras
@@ -244,8 +244,8 @@ class EdgeVlaConfig:
                 raise ValueError(f'{name}: {error}') from None
         fine, coarse = grids
         if fine[0] % coarse[0] or fine[1] % coarse[1]:
-            _refuse('semantic', f'a grid of {coarse[0]}x{coarse[1]} cells',
-                    f'it must divide the {fine[0]}x{fine[1]} cells of spatial')
+            _fail('semantic', f'a grid of {coarse[0]}x{coarse[1]} cells',
+                  f'it must divide the {fine[0]}x{fine[1]} cells of spatial')
         if self.compressor.kind == 'learned_query':
             try:
                 _divides('transformer.width', self.transformer.width, 'heads',
@@ -380,7 +380,7 @@ def _mapping(kind: Any, values: Any, path: str) -> Any:
         if key not in known:
             near = get_close_matches(str(key), known, 1)
             hint = f'; did you mean {near[0]!r}?' if near else ''
-            _refuse(f'{prefix}{key}', 'unknown key', f'allowed are {", ".join(known)}{hint}')
+            _fail(f'{prefix}{key}', 'unknown key', f'allowed are {", ".join(known)}{hint}')
     given = {}
     for item in fields(kind):
         at = prefix + item.name
@@ -388,7 +388,7 @@ def _mapping(kind: Any, values: Any, path: str) -> Any:
             given[item.name] = _value(hints[item.name], values[item.name], at,
                                       zero=item.default == 0)
         elif item.default is MISSING and item.default_factory is MISSING:
-            _refuse(at, 'missing', 'give it')
+            _fail(at, 'missing', 'it has no default')
     try:
         return kind(**given)
     except ValueError as error:
@@ -441,6 +441,12 @@ def _divides(key: str, value: int, other: str, divisor: int) -> None:
         _refuse(key, value, f'a multiple of {other} ({divisor})')
 
 
+def _names(key: str, values: Sequence[str]) -> None:
+    if not values:
+        _refuse(key, list(values), 'one name at least')
+    _different(key, values)
+
+
 def _different(key: str, values: Sequence[str]) -> None:
     for i, value in enumerate(values):
         if value in values[:i]:
@@ -450,9 +456,11 @@ def _different(key: str, values: Sequence[str]) -> None:
 
 
 def _refuse(key: str, value: Any, allowed: str) -> NoReturn:
-    shown = value if isinstance(value, str) and value in ('unknown key', 'missing') else (
-        _show(value))
-    raise ValueError(f'{key}: {shown}: {allowed}' if key else f'{shown}: {allowed}')
+    _fail(key, _show(value), allowed)
+
+
+def _fail(key: str, said: str, allowed: str) -> NoReturn:
+    raise ValueError(': '.join(filter(None, (key, said, allowed))))
 
 
 def _show(value: Any) -> str:
