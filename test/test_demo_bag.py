@@ -93,9 +93,9 @@ def test_an_interrupt_in_motion_ends_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(('words', 'line'), [
-    (['--bag', '--data', '/nowhere'], 'vla-ros: demo: /nowhere: no bag bridge_0 in it; run this in a clone '
-                             'of the repository, which has the bags, or give their folder with '
-                             '--data\n'),
+    (['--bag', '--data', '/nowhere'],
+     'vla-ros: demo: /nowhere: no bag bridge_0 in it; run this in a clone of the repository, which '
+     'has the bags, or give their folder with --data\n'),
     (['--bag', '--seconds', '0'], 'vla-ros: demo: seconds: 0; allowed is 1 to 3600\n')])
 def test_bad_input_is_one_line(tmp_path: Path, words: list[str], line: str) -> None:
     process = start(words, tmp_path)

@@ -47,7 +47,7 @@ class Expert:
     def __init__(self, period_s: float = 0.02) -> None:
         self._period_s = period_s
         self._target: Floats | None = None
-        self._velocity = np.zeros(3)
+        self._velocity: Floats = np.zeros(3)
 
     def begin(self) -> None:
         """Take over from wherever the tool is."""

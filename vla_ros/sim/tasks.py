@@ -54,8 +54,10 @@ _PUSH = ('push the {colour} block {side}', 'push the {colour} block to the {side
          'shove the {colour} cube {side}')
 _PICK = ('pick up the {colour} block', 'lift the {colour} block', 'grab the {colour} block',
          'take the {colour} cube', 'pick the {colour} cube up')
-_BOWL = ('put the {colour} block in the {bowl} bowl', 'place the {colour} block in the {bowl} bowl',
-         'put the {colour} cube into the {bowl} bowl', 'drop the {colour} block into the {bowl} bowl',
+_BOWL = ('put the {colour} block in the {bowl} bowl',
+         'place the {colour} block in the {bowl} bowl',
+         'put the {colour} cube into the {bowl} bowl',
+         'drop the {colour} block into the {bowl} bowl',
          'move the {colour} block into the {bowl} bowl')
 _WORDINGS = {Kind.REACH: _REACH, Kind.PUSH: _PUSH, Kind.PICK: _PICK, Kind.BOWL: _BOWL}
 

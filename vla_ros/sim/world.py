@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vla_ros.core.types import Floats, ImageSize
-from vla_ros.sim.arm import GRIPPER, HIGH, JOINTS, LOW, OPENING, PHYSICS_NS
+from vla_ros.sim.arm import HIGH, JOINTS, LOW, OPENING, PHYSICS_NS
 from vla_ros.sim.kinematics import reach_down
 from vla_ros.sim.rendering import import_mujoco
 from vla_ros.sim.scene import BLOCK_HALF, BLOCKS, BOWLS, COLOURS, Scene
@@ -55,7 +55,8 @@ class World:
         self._bowls = [model.body(f'bowl_{i}').mocapid[0] for i in range(BOWLS)]
         self._tool = model.site('tool').id
         self._camera = (model.camera('base').pos.copy(), model.camera('base').quat.copy())
-        self._table, self._lamp = model.geom('table').rgba.copy(), model.light('lamp').diffuse.copy()
+        self._table = model.geom('table').rgba.copy()
+        self._lamp = model.light('lamp').diffuse.copy()
         self._renderers = {name: (mujoco.Renderer(model, size.height, size.width), name)
                            for name, size in (cameras or {}).items()}
         self._scene: Scene | None = None
@@ -89,7 +90,7 @@ class World:
     @property
     def time_ns(self) -> int:
         """Simulated time since the reset."""
-        return round(self._data.time * 1e9 / PHYSICS_NS) * PHYSICS_NS
+        return round(float(self._data.time) * 1e9 / PHYSICS_NS) * PHYSICS_NS
 
     def command(self, arm: ArrayLike | None = None, gripper: float | None = None) -> None:
         """New targets: joints [6] in rad, finger position in m. The last ones are held."""
@@ -160,5 +161,3 @@ class World:
             self._mujoco.mju_mulQuat(turned, quaternion, delta)
         model.camera('base').quat = turned
 
-
-__all__ = ['GRIPPER', 'Snapshot', 'World']

@@ -101,6 +101,7 @@ class Play:
         self._operator.lay_out(TRIAL, scene)
         self._record.forget_plan()
         self._course.laying_out = self._enabled = False
+        self._ask = 0.0
         return time.time_ns()
 
 

@@ -21,7 +21,7 @@ from vla_ros.tools.reel import Pixels, Reel
 DONE, FAILED, BAND = '#1f9d55', '#d64545', '#f3f5f8'
 COLOURS = {End.DONE: DONE, End.FAILED: FAILED, End.IMPOSSIBLE: FAILED}
 WIDTH_IN, ROW_IN, DPI = 14.0, 0.92, 110
-LEFT, RIGHT = 0.072, 0.982
+LEFT, RIGHT = 0.076, 0.982
 SHARE = 0.94  # of its place, that a picture takes
 MOST_PICTURES = 8
 HEAD_IN, TEXT_IN, FOOT_IN = 0.85, 0.62, 0.55  # title, sentences over the axes, time axis
@@ -84,8 +84,8 @@ def _strip(figure: Any, shown: Sequence[tuple[int, Turn]], pictures: Sequence[Pi
         axis.set_yticks([])
         if pixels is not None:
             axis.imshow(pixels, aspect='auto')
-        symbol = '' if turn.end is None else MARKS[turn.end][0]
-        known, colour = turn.end in COLOURS, COLOURS.get(turn.end, FAINT)
+        end = turn.end or End.CUT
+        symbol, known, colour = MARKS[end][0], end in COLOURS, COLOURS.get(end, FAINT)
         axis.spines[:].set_color(colour if known else '#c9cdd3')
         axis.spines[:].set_linewidth(2.0 if known else 0.8)
         wide = int(step * WIDTH_IN / CHARACTER_IN)
@@ -125,7 +125,7 @@ def _rows(figure: Any, grid: Any, record: Record, course: Course, until_ns: int)
             axis.set_ylabel(name)
             axis.set_ylim(-0.15 * OPENING, 1.15 * OPENING)
             axis.set_yticks([0.0, OPENING], ['closed', 'open'])
-        axis.yaxis.set_label_coords(-0.042, 0.5)
+        axis.yaxis.set_label_coords(-0.04, 0.5)
         axis.spines[['top', 'right']].set_visible(False)
         axis.tick_params(length=0, labelbottom=i == len(dimensions) - 1)
         if i == len(dimensions) - 1:

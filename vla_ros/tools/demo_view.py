@@ -31,7 +31,7 @@ NOW, TO_COME = ('▸', 'bold'), ('·', 'bright_black')
 # Causes of a rest that was asked for.
 BY_US = ('disabled', 'not enabled', 'no instruction')
 BEHIND = 'periods fallen behind'
-FIGURES_LINES = 7
+HEAD_LINES, FIGURES_LINES = 6, 9  # with the blank line between
 LEAST_TURNS = 3
 
 
@@ -66,19 +66,19 @@ class TaskView:
     def picture(self, now_ns: int, width: int, height: int) -> RenderableType:
         """One picture; a part that does not fit into `height` lines is left out."""
         width = min(width, WIDTH)
-        head = self._head(now_ns, width)
         warnings = [*self._warnings, *self._troubles.lines()]
-        left = height - 7 - len(warnings)
-        figures = left >= FIGURES_LINES + LEAST_TURNS + 1
-        room = left - 1 - (FIGURES_LINES if figures else 0)
-        parts: list[RenderableType] = [head]
+        room = height - 1 - HEAD_LINES
+        warnings = warnings[:max(0, room - 1)]
+        room -= len(warnings)
+        figures = room >= FIGURES_LINES + LEAST_TURNS
+        room -= FIGURES_LINES if figures else 0
+        parts: list[RenderableType] = [self._head(now_ns, width)]
         if room > 0:
-            parts += [turns_table(self._course, now_ns, room, width), Text()]
+            parts.append(turns_table(self._course, now_ns, room, width))
         if figures:
-            parts.append(self._figures(now_ns))
-        parts += [Text(f'! {line}', 'yellow', no_wrap=True, overflow='ellipsis')
-                  for line in warnings[:max(0, height - 7)]]
-        return Group(*parts)
+            parts += [Text(), self._figures(now_ns)]
+        return Group(*parts, *(Text(f'! {line}', 'yellow', no_wrap=True, overflow='ellipsis')
+                               for line in warnings))
 
     def _head(self, now_ns: int, width: int) -> RenderableType:
         rows = Table.grid(padding=(0, 2))
@@ -116,7 +116,7 @@ class TaskView:
             times.add_row(name, *(f'{found[p]:.1f}' if found else '-' for p in ('p50', 'p99')))
         seams = listing('seams', 'now', 'largest')
         seams.add_row('joints', *seam_amounts(record))
-        return side_by_side(rates, _above(times, seams))
+        return side_by_side(rates, Group(times, Text(), seams))
 
 
 class TaskLines(PlainView):
@@ -186,7 +186,3 @@ def _style(turn: Turn | None) -> str:
     if turn is None:
         return 'bright_black'
     return 'bold' if turn.end is None else ''
-
-
-def _above(upper: Table, lower: Table) -> RenderableType:
-    return Group(upper, Text(), lower)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vla_ros.tools.eval_ablation import add_ablation
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -55,6 +57,7 @@ def add_parser(subparsers: Any) -> None:
     sim.add_argument('--out', type=Path, default=Path('out', 'eval'), metavar='FOLDER',
                      help='where the logs of the graph go (default out/eval)')
     sim.set_defaults(run=run)
+    add_ablation(kinds)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -287,8 +287,8 @@ def sparkline(values: Sequence[float], scale: float, signed: bool) -> str:
     return ''.join(BARS[level] for level in levels).rjust(SPARK_CELLS)
 
 
-def side_by_side(left: Table, right: Table) -> Table:
-    """Two tables beside each other."""
+def side_by_side(left: RenderableType, right: RenderableType) -> Table:
+    """Two parts beside each other."""
     both = Table.grid(padding=(0, 4))
     both.add_row(left, right)
     return both

@@ -17,7 +17,6 @@ from vla_ros.core.action_spec import Kind
 from vla_ros.core.types import NS_PER_S, Floats
 from vla_ros.tools.record import ACTIVE, PUBLISHER, WAITING, Record, Span, stops
 
-PAUSE_NS = NS_PER_S // 2  # between two commands; beyond, nothing was to be commanded
 NOT_SKILL = 'plumbing, not skill'
 
 
@@ -50,13 +49,14 @@ class ActionError:
 class Summary:
     """The figures of a run; times in seconds, latencies in milliseconds.
 
+    `rate`: commands per second while the control loop did not wait, as is the longest gap.
     `error`: None where there was nothing recorded to compare with.
     """
 
     seconds: float
     active_s: float
     waiting_s: float
-    commanding_s: float
+    rate: float
     images: int
     observations: int
     chunks: int
@@ -70,11 +70,6 @@ class Summary:
     error: ActionError | None
     units: dict[str, str]
     notes: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def rate(self) -> float:
-        """Commands per second, while there were any."""
-        return (self.commands - 1) / self.commanding_s if self.commanding_s else 0.0
 
     def json(self) -> dict[str, Any]:
         """For `summary.json`."""
@@ -103,16 +98,15 @@ def summarize(record: Record, until_ns: int, period_ns: int | None,
     began_ns = record.began_ns if record.began_ns is not None else until_ns
     spans = record.spans(until_ns)
     waiting = [span for span in spans if span.state == WAITING and span.end_ns > began_ns]
-    times = next(iter(record.commands.values())).arrays()[0]
-    gaps = np.diff(times)
+    gaps = _gaps_ns(next(iter(record.commands.values())).arrays()[0], waiting)
     return Summary(
         seconds=max(until_ns - began_ns, 1) / NS_PER_S,
         active_s=sum(span.seconds for span in spans if span.state == ACTIVE),
         waiting_s=sum(min(span.seconds, (span.end_ns - began_ns) / NS_PER_S) for span in waiting),
         images=record.counts['image in'], observations=record.counts['observation'],
         chunks=record.counts['chunk'], commands=record.counts['command'],
-        commanding_s=float(gaps[gaps < PAUSE_NS].sum()) / NS_PER_S,
-        longest_gap_ms=_longest_gap_ms(times, waiting),
+        rate=NS_PER_S / float(gaps.mean()) if len(gaps) else 0.0,
+        longest_gap_ms=float(gaps.max()) / 1e6 if len(gaps) else 0.0,
         ticks_missed=record.number(PUBLISHER, 'missed ticks'),
         stops=stops(spans, record.spec), latencies_ms=record.latencies(),
         seam_max=dict(zip(record.spec.names, record.seam_max.tolist())),  # noqa: B905 (3.10)
@@ -228,12 +222,13 @@ def _largest(summary: Summary, values: dict[str, float], per: str) -> str:
     return f'{", ".join(parts)} ({per})'
 
 
-def _longest_gap_ms(times: NDArray[np.int64], waiting: Sequence[Span]) -> float:
-    """Between two commands, unless the control loop waited meanwhile; 0 where there is none."""
-    gaps = np.diff(times).astype(np.float64)
+def _gaps_ns(times: NDArray[np.int64], waiting: Sequence[Span]) -> NDArray[np.int64]:
+    """Between two commands, without those in which the control loop waited."""
+    kept = np.ones(max(0, len(times) - 1), dtype=bool)
     for span in waiting:
-        gaps[(times[:-1] < span.end_ns) & (times[1:] > span.begin_ns)] = 0.0
-    return float(gaps.max()) / 1e6 if len(gaps) else 0.0
+        kept &= (times[:-1] >= span.end_ns) | (times[1:] <= span.begin_ns)
+    gaps: NDArray[np.int64] = np.diff(times)[kept]
+    return gaps
 
 
 def _rms(values: Floats) -> float:

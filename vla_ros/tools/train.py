@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vla_ros.tools.train_plot import add_curves
+
 EPISODES, STEPS = 2500, 12_000
 
 
@@ -21,10 +23,12 @@ def add_parser(subparsers: Any) -> None:
     steps = sim.add_subparsers(required=True, metavar='step')
 
     record = steps.add_parser('record', help='record episodes of the scripted expert')
-    record.add_argument('data', type=Path, help='folder to write, about 12 MB an episode')
+    record.add_argument('data', type=Path, help='folder to write, about 6 MB an episode')
     record.add_argument('--episodes', type=int, default=EPISODES, metavar='N')
     record.add_argument('--seed', type=int, default=0, help='of the first episode')
     record.add_argument('--workers', type=int, default=os.cpu_count(), metavar='N')
+    record.add_argument('--frames', type=int, default=60, metavar='N',
+                        help='of an episode, 10 in a second (default 60)')
     record.add_argument('--driver', type=Path, metavar='CHECKPOINT',
                         help='a trained policy that drives between the corrections of the expert')
     record.set_defaults(run=run_record)
@@ -51,6 +55,7 @@ def add_parser(subparsers: Any) -> None:
     grow.add_argument('--first-seed', type=int, default=0, metavar='S', help='of the episodes')
     grow.add_argument('--workers', type=int, default=os.cpu_count(), metavar='N')
     grow.set_defaults(run=run_grow)
+    add_curves(steps)
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +86,9 @@ def run_record(args: argparse.Namespace) -> int:
     def report(done: int) -> None:
         _show(f'{done} of {args.episodes} episodes, {time.monotonic() - begin:.0f} s')
 
-    generate(args.data, Shape(args.episodes), args.seed, max(1, args.workers), args.driver, report)
+    if not 1 <= args.frames <= 10_000:
+        raise ValueError(f'train: frames: {args.frames}; allowed is 1 to 10000')
+    generate(args.data, Shape(args.episodes, args.frames), args.seed, max(1, args.workers), args.driver, report)
     print(f'\nrecorded {args.episodes} episodes in {args.data} in '
           f'{time.monotonic() - begin:.0f} s')
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +22,6 @@ from vla_ros.profiles.policy import PolicyProfile
 BACKENDS = ('onnxruntime', 'torch')
 PRECISIONS = {'onnxruntime': ('fp32',), 'torch': ('fp32', 'bf16', 'fp16')}
 _NAMED = 5  # words that a note quotes
-_LOG = logging.getLogger('vla_ros.edgevla')
 
 
 class Runner(Protocol):
@@ -135,11 +133,9 @@ class EdgeVlaEngine(Engine):
         return replace(super().example(), instruction='')
 
     def _encode(self, text: str) -> Encoded:
-        """The tokens of a sentence; what a person should know of a new one is logged once."""
+        """The tokens of a sentence."""
         if self._sentence is None or self._sentence[0] != text:
             self._sentence = text, self._tokenizer.encode(text)
-            for note in self.notes():
-                _LOG.warning(note)
         return self._sentence[1]
 
 
