@@ -53,7 +53,7 @@ PARAMETERS = ParameterTable([
 STATE_NS = NS_PER_S // 100       # between two measurements
 FRAME_NS = NS_PER_S // 10        # between two images of a camera
 MOST_PERIODS = 10                # that are caught up with; beyond, simulated time falls behind
-LATE_SHARE = 0.3                 # of the measurements of a while; beyond, it is told
+LATE_SHARE = 0.5                 # of the measurements of a while; beyond, it is told
 WHILE_NS = 5 * NS_PER_S
 CAMERAS, VIEW = ('wrist', 'base'), 'view'  # base last: its image completes an observation
 

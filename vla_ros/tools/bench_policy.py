@@ -112,7 +112,7 @@ def _prepared(args: argparse.Namespace) -> tuple[
             plain = EdgeVla(config).eval()
     else:
         plain = load(folder)
-    cached = None if folder is None else _cached_minus_whole(plain, config)
+    cached = None if folder is None else cached_minus_whole(plain, config)
     model = to_precision(plain, PRECISIONS[args.precision]).to(device)
     inputs = [torch.from_numpy(value).to(device) for value in (images, ids, state, since)]
     ring = model.make_ring()
@@ -133,7 +133,7 @@ def _prepared(args: argparse.Namespace) -> tuple[
             torch.cuda.synchronize if device.type == 'cuda' else lambda: None, told)
 
 
-def _cached_minus_whole(model: Any, config: EdgeVlaConfig) -> float:
+def cached_minus_whole(model: Any, config: EdgeVlaConfig) -> float:
     """The largest difference of an action between frame by frame and one pass, in fp32."""
     import torch
     frames = 3 * config.window

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vla_ros.core.action_spec import Kind
+from vla_ros.core.types import NS_PER_S
 from vla_ros.tools.demo_course import Course, End, Turn
 from vla_ros.tools.live_view import (
     WIDTH,
@@ -31,23 +32,25 @@ NOW, TO_COME = ('▸', 'bold'), ('·', 'bright_black')
 # Causes of a rest that was asked for.
 BY_US = ('disabled', 'not enabled', 'no instruction')
 BEHIND = 'periods fallen behind'
+SETTLED_NS = 2 * NS_PER_S  # after the first sentence: what was counted before is known by then
 HEAD_LINES, FIGURES_LINES = 6, 9  # with the blank line between
 LEAST_TURNS = 3
 
 
 class Troubles:
-    """What is wrong and not seen in the state of the publisher; before the start nothing is."""
+    """What is wrong and not seen in the state of the publisher; at the start nothing is yet."""
 
     def __init__(self, course: Course, record: Record) -> None:
         self._course, self._record = course, record
         self._before: int | None = None
 
-    def lines(self) -> list[str]:
+    def lines(self, now_ns: int) -> list[str]:
         """A line for each."""
-        if not self._course.turns:
+        turns = self._course.turns
+        if not turns or now_ns < turns[0].said_ns + SETTLED_NS:
             return []
-        behind, camera = self._record.number('sim_robot', BEHIND), self._record.troubles.get(
-            'camera_node')
+        camera = self._record.troubles.get('camera_node')
+        behind = self._record.number('sim_robot', BEHIND)
         if self._before is None:
             self._before = behind
         lines = [f'camera_node: {camera}'] if camera else []
@@ -66,7 +69,7 @@ class TaskView:
     def picture(self, now_ns: int, width: int, height: int) -> RenderableType:
         """One picture; a part that does not fit into `height` lines is left out."""
         width = min(width, WIDTH)
-        warnings = [*self._warnings, *self._troubles.lines()]
+        warnings = [*self._warnings, *self._troubles.lines(now_ns)]
         room = height - 1 - HEAD_LINES
         warnings = warnings[:max(0, room - 1)]
         room -= len(warnings)
@@ -138,7 +141,7 @@ class TaskLines(PlainView):
                 self._ended += 1
                 mark, _ = MARKS[turn.end]
                 self.tell(turn.ended_ns or now_ns, f'{mark} {turn.news}: “{turn.cue.sentence}”')
-        for line in self._troubles.lines():
+        for line in self._troubles.lines(now_ns):
             if line not in self._told_of:
                 self._told_of.add(line)
                 self.tell(now_ns, f'! {line}')
