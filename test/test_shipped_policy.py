@@ -1,4 +1,4 @@
-"""The policy that is shipped: its files, its cost, and what it does, in process and on the graph."""
+"""The policy that is shipped: its files, its cost, what it does in process and on the graph."""
 
 from __future__ import annotations
 

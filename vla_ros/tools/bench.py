@@ -30,7 +30,8 @@ one pass over the whole episode. `--policy published` has the published size and
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the subcommands of `vla-ros`."""
-    parser = subparsers.add_parser('bench', help='measure the control loop, the image pipeline or a policy')
+    parser = subparsers.add_parser(
+        'bench', help='measure the control loop, the image pipeline or a policy')
     benches = parser.add_subparsers(required=True, metavar='bench')
     control = _bench(benches, 'control', 'the period of the commands, beside an ordinary timer',
                      CONTROL, 60.0)

@@ -81,14 +81,15 @@ def run_record(args: argparse.Namespace) -> int:
     if args.episodes < 1 or not 0 <= args.seed <= HELD_OUT - args.episodes:
         raise ValueError(f'train: episodes {args.episodes} from seed {args.seed} on: seeds from 0 '
                          f'to {HELD_OUT - 1} are for training, the others for evaluation')
+    if not 1 <= args.frames <= 10_000:
+        raise ValueError(f'train: frames: {args.frames}; allowed is 1 to 10000')
     begin = time.monotonic()
 
     def report(done: int) -> None:
         _show(f'{done} of {args.episodes} episodes, {time.monotonic() - begin:.0f} s')
 
-    if not 1 <= args.frames <= 10_000:
-        raise ValueError(f'train: frames: {args.frames}; allowed is 1 to 10000')
-    generate(args.data, Shape(args.episodes, args.frames), args.seed, max(1, args.workers), args.driver, report)
+    generate(args.data, Shape(args.episodes, args.frames), args.seed, max(1, args.workers),
+             args.driver, report)
     print(f'\nrecorded {args.episodes} episodes in {args.data} in '
           f'{time.monotonic() - begin:.0f} s')
     return 0
