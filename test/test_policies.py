@@ -75,7 +75,7 @@ def with_entry_points(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> N
 def test_own_families_are_there_without_an_installed_package(
         monkeypatch: pytest.MonkeyPatch, cpu: EngineProfile) -> None:
     with_entry_points(monkeypatch)
-    assert set(families()) == {'knn', 'scripted'}
+    assert set(families()) == {'edgevla', 'knn', 'scripted'}
     assert isinstance(make_engine(load_policy('scripted_bridge'), cpu), ScriptedEngine)
 
 

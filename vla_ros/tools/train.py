@@ -76,11 +76,8 @@ def _recipe(parser: argparse.ArgumentParser) -> None:
 
 def run_record(args: argparse.Namespace) -> int:
     """Record. Raises ValueError with one line."""
-    from vla_ros.sim.trial import HELD_OUT
     from vla_ros.training.dataset import Shape, generate
-    if args.episodes < 1 or not 0 <= args.seed <= HELD_OUT - args.episodes:
-        raise ValueError(f'train: episodes {args.episodes} from seed {args.seed} on: seeds from 0 '
-                         f'to {HELD_OUT - 1} are for training, the others for evaluation')
+    _check_seeds(args.seed, args.episodes)
     if not 1 <= args.frames <= 10_000:
         raise ValueError(f'train: frames: {args.frames}; allowed is 1 to 10000')
     begin = time.monotonic()
@@ -119,6 +116,10 @@ def run_fit(args: argparse.Namespace) -> int:
 def run_grow(args: argparse.Namespace) -> int:
     """Record and train at the same time. Raises ValueError with one line."""
     _need_torch(args)
+    for name in ('part', 'parts', 'workers'):
+        if getattr(args, name) < 1:
+            raise ValueError(f'train: {name}: {getattr(args, name)}; at least 1 is needed')
+    _check_seeds(args.first_seed, args.part * args.parts)
     import multiprocessing
     import threading
 
@@ -159,6 +160,13 @@ def run_grow(args: argparse.Namespace) -> int:
     for name in ('config.json', 'model.safetensors', 'training.json'):
         (args.out / name).write_bytes((checkpoints / name).read_bytes())
     return _export(args.out)
+
+
+def _check_seeds(first: int, count: int) -> None:
+    from vla_ros.sim.trial import HELD_OUT
+    if count < 1 or not 0 <= first <= HELD_OUT - count:
+        raise ValueError(f'train: episodes {count} from seed {first} on: seeds from 0 to '
+                         f'{HELD_OUT - 1} are for training, the others for evaluation')
 
 
 def _need_torch(args: argparse.Namespace) -> None:

@@ -90,7 +90,7 @@ def load(folder: Path) -> Dataset:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = ' '.join(str(error).split())
         raise ValueError(f'{folder}: not a recorded dataset ({reason}); '
-                         f'record one with: vla-ros train sim --record {folder}') from error
+                         f'record one with: vla-ros train sim record {folder}') from error
     return Dataset(arrays, tuple(described['sentences']))
 
 

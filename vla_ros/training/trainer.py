@@ -242,6 +242,7 @@ class Trainer:
         self._autocast = torch.autocast(device.type, torch.bfloat16,
                                         enabled=recipe.precision == 'bf16')
         self.curves: list[dict[str, float]] = []
+        self._before = [] if start is None else _stages(start)
 
     def train(self, folder: Path, report: Callable[[dict[str, float]], None],
               saved: Callable[[Path], None] | None = None) -> None:
@@ -272,8 +273,8 @@ class Trainer:
         self._tell(report, step + 1, (time.monotonic() - begin) / 60.0, 16, {})
         checkpoint.save(folder, self._model)
         (folder / 'training.json').write_text(json.dumps(
-            {'recipe': asdict(recipe), 'episodes': len(self.batches), 'curves': self.curves},
-            indent=1))
+            {'recipe': asdict(recipe), 'episodes': len(self.batches), 'curves': self.curves,
+             'before': self._before}, indent=1))
 
     def _compile(self, rng: np.random.Generator, noise: torch.Generator) -> None:
         """Compile the policy, and go on without where that fails or changes what comes out."""
@@ -338,6 +339,15 @@ class Trainer:
             for parameter, mean in zip(model.parameters(), self._averaged, strict=True):
                 parameter.copy_(mean)
         checkpoint.save(folder, model)
+
+
+def _stages(start: Path) -> list[dict[str, Any]]:
+    """What is told of the trainings that a checkpoint comes from, the first one first."""
+    try:
+        told = json.loads((start / 'training.json').read_text())
+        return [*told.pop('before', ()), told]
+    except (OSError, ValueError, AttributeError):
+        return []  # a checkpoint runs and goes on without its story
 
 
 def growing(batches: Batches, found: Callable[[], Sequence[Dataset]], most_bytes: float,

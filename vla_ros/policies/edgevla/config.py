@@ -308,7 +308,7 @@ def small(words: Sequence[str] = (), normalization: Normalization | None = None)
         compressor=Compressor('learned_query', keep=24, heads=8),
         text=Text(tuple(words), length=12),
         transformer=Transformer(width=160, layers=4, heads=5, kv_heads=1, hidden=432),
-        state=state, action=state, gripper='gripper', horizon=horizon, period=0.1, window=16,
+        state=state, action=state, gripper='gripper', horizon=horizon, period=0.1, window=8,
         normalization=normalization or _unit(state, horizon, joints))
 
 
