@@ -136,7 +136,7 @@ def test_missing_file_is_refused_with_what_a_checkpoint_is(tmp_path: Path) -> No
 
 def test_built_in_configs_have_the_sizes_that_the_docs_say() -> None:
     config = small()
-    assert config.ring_shape() == (4, 2, 1, 16, 38, 1, 32)
+    assert config.ring_shape() == (4, 2, 1, 8, 38, 1, 32)
     assert (config.grid, config.grid_tokens, config.visual_tokens) == ((16, 16), 512, 24)
     config = published()
     assert (config.cameras.height, config.grid, config.grid_tokens) == (448, (16, 16), 256)

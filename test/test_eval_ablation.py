@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from vla_ros.sim.baselines import BASELINES, METHODS
 from vla_ros.tools.cli import main
-from vla_ros.tools.eval_ablation import BASE, LATENCIES, VARIANTS, _rows, compare, markdown
+from vla_ros.tools.eval_ablation import BASE, LATENCIES, VARIANTS, _reference, _rows, compare, markdown
 
 
 def row(outcomes: list[int]) -> dict:
@@ -45,6 +46,22 @@ def test_every_way_of_merging_meets_every_latency_on_the_same_scenes(tmp_path: P
     assert set(BASELINES) <= {each.settings.method for each in rows}
     assert len({(each.settings.seeds(), each.settings.tasks) for each in rows}) == 1
     assert {each.settings.latency_s for each in rows} == set(LATENCIES)
+
+
+def test_rows_can_be_compared_with_a_report(tmp_path: Path) -> None:
+    report = tmp_path / 'report.json'
+    tasks = {name: {'outcomes': outcomes} for name, outcomes in (
+        ('reach', [1, 1, 0]), ('pick', [0, 1, 1]))}
+    report.write_text(json.dumps({'tasks': tasks, 'settings': {'mode': 'fast', 'seed': 1}}))
+    args = arguments('merge', tmp_path, task=['reach', 'pick'], episodes=2, reference=report)
+    assert _reference(args) == {'outcomes': [0, 1, 1, 1]}  # in the order of rows: by name
+    for changes in ({'episodes': 4}, {'seed': 2}):
+        args = arguments('merge', tmp_path, **{
+            'task': ['reach'], 'episodes': 2, 'reference': report, **changes})
+        with pytest.raises(ValueError, match='at least'):
+            _reference(args)
+    with pytest.raises(ValueError, match='not a report of vla-ros eval sim'):
+        _reference(arguments('merge', tmp_path, task=['push'], reference=report))
 
 
 def test_a_variant_that_is_there_is_not_trained_again(tmp_path: Path) -> None:

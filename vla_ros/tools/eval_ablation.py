@@ -63,6 +63,9 @@ def add_ablation(kinds: Any) -> None:
                         help='of merge: these rows only; may be repeated')
     parser.add_argument('--latency', action='append', type=float, metavar='S',
                         help='of merge: these latencies only, s; may be repeated')
+    parser.add_argument('--reference', type=Path, metavar='FILE',
+                        help='JSON of `eval sim --fast` on the same seed with as many episodes or '
+                        'more: rows are compared with it instead of with a row played here')
     parser.add_argument('--data', type=Path, nargs='+', default=[], metavar='FOLDER',
                         help='of compressor and window: recorded by vla-ros train sim')
     parser.add_argument('--checkpoints', type=Path, default=Path('out', 'ablation'),
@@ -80,12 +83,13 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.tools.measure import machine, plain
 
     rows = list(_rows(args))
+    outside = None if args.reference is None else _reference(args)
     console = Console(highlight=False)
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         results = [each.result for each in play_all(row.settings, args.workers, 0, lambda _: None)]
         found[row.name] = {**summary(results), 'settings': row.settings.json()}
-        compare(found[row.name], found.get(row.reference, found[row.name]))
+        compare(found[row.name], outside or found.get(row.reference, found[row.name]))
         console.print(line(row.name, found[row.name]), soft_wrap=True)
         if args.json:
             args.json.write_text(json.dumps(plain(
@@ -114,6 +118,25 @@ def _rows(args: argparse.Namespace) -> Iterable[Row]:
         for method in methods:
             yield Row(f'{method} + {latency * 1e3:.0f} ms',
                       replace(plain, method=method, latency_s=latency), reference)
+
+
+def _reference(args: argparse.Namespace) -> dict[str, Any]:
+    """Outcomes of the same scenes out of a report. Raises ValueError with one line."""
+    from vla_ros.tools.eval_settings import tasks_of
+
+    names, report = sorted(tasks_of(args.task or ['all'])), {}
+    try:
+        report = json.loads(args.reference.read_text())
+        outcomes = [report['tasks'][name]['outcomes'][:args.episodes] for name in names]
+        settings = report['settings']
+        fits = settings['mode'] == 'fast' and settings['seed'] == args.seed
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{args.reference}: not a report of vla-ros eval sim with these tasks '
+                         f'({" ".join(str(error).split())})') from None
+    if not fits or any(len(each) < args.episodes for each in outcomes):
+        raise ValueError(f'{args.reference}: a report of --fast with seed {args.seed} and at least '
+                         f'{args.episodes} episodes of each task is needed')
+    return {'outcomes': [outcome for each in outcomes for outcome in each]}
 
 
 def _retrain(args: argparse.Namespace, folder: Path, options: Sequence[str]) -> None:
