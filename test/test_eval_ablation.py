@@ -11,7 +11,15 @@ import pytest
 
 from vla_ros.sim.baselines import BASELINES, METHODS
 from vla_ros.tools.cli import main
-from vla_ros.tools.eval_ablation import BASE, LATENCIES, VARIANTS, _reference, _rows, compare, markdown
+from vla_ros.tools.eval_ablation import (
+    BASE,
+    LATENCIES,
+    VARIANTS,
+    _reference,
+    _rows,
+    compare,
+    markdown,
+)
 
 
 def row(outcomes: list[int]) -> dict:
