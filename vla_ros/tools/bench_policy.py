@@ -28,6 +28,11 @@ Step = Callable[[int], Any]
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Run frames for `--seconds`. Raises ValueError with one line."""
+    if not 1 <= args.threads <= 1024:
+        raise ValueError(f'bench: threads: {args.threads}; allowed is 1 to 1024')
+    if args.backend == 'onnxruntime' and args.precision != 'fp32':
+        raise ValueError(f'bench: precision {args.precision}: onnxruntime runs it in fp32 only; '
+                         'use --backend torch')
     config, step, synchronize, extra = _prepared(args)
     for frame in range(WARM_UP):
         step(frame)

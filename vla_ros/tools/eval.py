@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vla_ros.sim.trial_record import TrialResult
     from vla_ros.tools.eval_settings import EvalSettings
+    from vla_ros.tools.film import FilmFrame
 
 SIM = """
 Plays episodes whose scenes no training has seen; the simulator's own state says whether a task is
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from vla_ros.tools.eval_figures import figures, table
     from vla_ros.tools.eval_settings import EvalSettings, tasks_of
     from vla_ros.tools.measure import machine, plain
+    from vla_ros.tools.writable import check_folder, check_writable
 
     settings = EvalSettings(
         tasks=tasks_of(args.task or ['all']), episodes=args.episodes, seed=args.seed,
@@ -76,13 +78,19 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f'eval: workers: {args.workers}: at least 1 is needed')
     if args.gif and not args.fast:
         raise ValueError('eval: gif: only with --fast')
-    for file in filter(None, (args.gif, None if args.json in (None, '-') else Path(args.json))):
-        if not file.parent.is_dir():  # now, and not after an hour
-            raise ValueError(f'{file}: no such folder: {file.parent}; make it first')
+    if args.json == '':
+        raise ValueError('eval: json: empty: give the name of a file, or - for stdout')
+    if args.gif:  # now, and not after an hour
+        check_writable(args.gif, '.gif')
+    if args.json not in (None, '-'):
+        check_writable(Path(args.json))
+    if not args.fast:
+        check_folder(args.out)
     for number in (signal.SIGTERM, signal.SIGHUP):  # ends all processes in order, as Ctrl-C does
         signal.signal(number, signal.default_int_handler)
     console = Console(stderr=args.json == '-', highlight=False)
-    results = _fast(console, settings, args) if args.fast else _graph(console, settings, args)
+    results, film = (_fast(console, settings, args) if args.fast else
+                     (_graph(console, settings, args), []))
     found = {task: figures([r for r in results if r.name == task]) for task in settings.tasks}
     console.print(table(found, _title(settings)))
     if args.json:
@@ -93,18 +101,19 @@ def run(args: argparse.Namespace) -> int:
             sys.stdout.write(text)
         else:
             Path(args.json).write_text(text)
+    if args.gif:
+        from vla_ros.tools.film import write_film
+        write_film(film, args.gif)
     return 0
 
 
-def _fast(console: Console, settings: EvalSettings, args: argparse.Namespace) -> list[TrialResult]:
+def _fast(console: Console, settings: EvalSettings,
+          args: argparse.Namespace) -> tuple[list[TrialResult], list[FilmFrame]]:
     from vla_ros.tools.eval_fast import play_all
-    from vla_ros.tools.film import write_film
 
     with _Progress(console, settings) as progress:
         played = play_all(settings, args.workers, 1 if args.gif else 0, progress.add)
-    if args.gif:
-        write_film([frame for each in played for frame in each.film], args.gif)
-    return [each.result for each in played]
+    return [each.result for each in played], [frame for each in played for frame in each.film]
 
 
 def _graph(console: Console, settings: EvalSettings, args: argparse.Namespace) -> list[TrialResult]:

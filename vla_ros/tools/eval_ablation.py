@@ -81,7 +81,12 @@ def run(args: argparse.Namespace) -> int:
 
     from vla_ros.tools.eval_fast import play_all
     from vla_ros.tools.measure import machine, plain
+    from vla_ros.tools.writable import check_writable
 
+    if args.workers < 1:
+        raise ValueError(f'eval: workers: {args.workers}: at least 1 is needed')
+    if args.json is not None:
+        check_writable(args.json)
     rows = list(_rows(args))
     outside = None if args.reference is None else _reference(args)
     console = Console(highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -76,10 +77,19 @@ def _recipe(parser: argparse.ArgumentParser) -> None:
 
 def run_record(args: argparse.Namespace) -> int:
     """Record. Raises ValueError with one line."""
+    from vla_ros.tools.writable import check_folder
     from vla_ros.training.dataset import Shape, generate
+    _require('episodes', args.episodes, 1, 1_000_000)
+    _require('workers', args.workers, 1, 1024)
+    _require('frames', args.frames, 2, 10_000)
     _check_seeds(args.seed, args.episodes)
-    if not 1 <= args.frames <= 10_000:
-        raise ValueError(f'train: frames: {args.frames}; allowed is 1 to 10000')
+    if (args.data / 'dataset.json').exists():
+        raise ValueError(f'{args.data}: holds a recorded dataset already; give another folder, or '
+                         'remove this one first')
+    if args.driver is not None and not (args.driver / 'model.onnx').is_file():
+        raise ValueError(f'{args.driver}: no such checkpoint; a driver is a folder with '
+                         'config.json and model.onnx')
+    check_folder(args.data)
     begin = time.monotonic()
 
     def report(done: int) -> None:
@@ -99,7 +109,13 @@ def run_fit(args: argparse.Namespace) -> int:
     from vla_ros.sim.tasks import VOCABULARY
     from vla_ros.training.dataset import load
     from vla_ros.training.trainer import Batches, Trainer, normalization
+    _check_recipe(args)
+    _require('window', args.window, 1, 1024)
+    _require('keep', args.keep, 1, 512)
     datasets = [load(folder) for folder in args.data]
+    shortest = min(dataset.arrays['state'].shape[1] for dataset in datasets)
+    if args.frames > shortest:
+        raise ValueError(f'train: frames: {args.frames}; the episodes are {shortest} long')
     keep = 0 if args.compressor == 'none' else args.keep
     scales = _started(args).normalization if args.start else normalization(datasets[0])
     config = replace(small(VOCABULARY, scales), window=args.window,
@@ -116,9 +132,9 @@ def run_fit(args: argparse.Namespace) -> int:
 def run_grow(args: argparse.Namespace) -> int:
     """Record and train at the same time. Raises ValueError with one line."""
     _need_torch(args)
-    for name in ('part', 'parts', 'workers'):
-        if getattr(args, name) < 1:
-            raise ValueError(f'train: {name}: {getattr(args, name)}; at least 1 is needed')
+    _check_recipe(args)
+    for name, most in (('part', 100_000), ('parts', 10_000), ('workers', 1024), ('frames', 60)):
+        _require(name, getattr(args, name), 1, most)
     _check_seeds(args.first_seed, args.part * args.parts)
     import multiprocessing
     import threading
@@ -162,6 +178,22 @@ def run_grow(args: argparse.Namespace) -> int:
     return _export(args.out)
 
 
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f'train: {name.replace("_", "-")}: {value:g}; allowed is {low:g} to '
+                         f'{high:g}')
+
+
+def _check_recipe(args: argparse.Namespace) -> None:
+    """Raises ValueError with one line."""
+    from vla_ros.tools.writable import check_folder
+    for name, low, high in (('steps', 1, 10**9), ('minutes', 1e-3, 1e9), ('batch', 1, 65_536),
+                            ('frames', 1, 10_000), ('rate', 1e-9, 1.0), ('seed', 0, 2**31 - 1),
+                            ('save_minutes', 1e-3, 1e9)):
+        _require(name, getattr(args, name), low, high)
+    check_folder(args.out)
+
+
 def _check_seeds(first: int, count: int) -> None:
     from vla_ros.sim.trial import HELD_OUT
     if count < 1 or not 0 <= first <= HELD_OUT - count:
@@ -175,6 +207,8 @@ def _need_torch(args: argparse.Namespace) -> None:
     except ModuleNotFoundError:
         raise ValueError('train: torch is missing; install it: scripts/setup --train, or '
                          "pip install 'vla_ros[train]'") from None
+    if not re.fullmatch(r'cpu|cuda(:\d+)?', args.device):
+        raise ValueError(f'train: device: {args.device}; allowed are cpu, cuda and cuda:<number>')
     if args.device.startswith('cuda') and not torch.cuda.is_available():
         raise ValueError(f'train: device {args.device}: torch sees no GPU here; use --device cpu')
 

@@ -53,6 +53,8 @@ def add_curves(steps: Any) -> None:
 
 
 def _run(args: Any) -> int:
+    from vla_ros.tools.writable import check_writable
+    check_writable(args.out, '.png')
     plot_training(args.checkpoint, args.out)
     print(f'wrote {args.out}')
     return 0

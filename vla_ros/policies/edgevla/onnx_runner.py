@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_ros.policies.edgevla.config import EdgeVlaConfig, to_json
-from vla_ros.policies.edgevla.files import CONFIG, CONFIG_KEY, GRAPH, read_bytes
+from vla_ros.policies.edgevla.files import (
+    CONFIG,
+    CONFIG_KEY,
+    GRAPH,
+    WEIGHTS,
+    WEIGHTS_KEY,
+    read_bytes,
+)
 
 INPUTS = ('images', 'ids', 'state', 'since', 'ring', 'frame')
 OUTPUTS = ('actions', 'new')
@@ -27,9 +34,15 @@ class OnnxRunner:
                  device: str = 'cpu') -> None:
         path = folder / GRAPH
         self._session = _session(path, threads, device)
-        made_for = self._session.get_modelmeta().custom_metadata_map.get(CONFIG_KEY)
+        made_from = self._session.get_modelmeta().custom_metadata_map
+        made_for = made_from.get(CONFIG_KEY)
         if made_for != hashlib.sha256(to_json(config).encode()).hexdigest():
             raise ValueError(f'{path}: it was not made from the {CONFIG} beside it; export it '
+                             'again, or copy the whole checkpoint again')
+        weights = folder / WEIGHTS  # an engine on ONNX Runtime can do without them
+        if weights.is_file() and made_from.get(WEIGHTS_KEY) != hashlib.sha256(
+                read_bytes(weights)).hexdigest():
+            raise ValueError(f'{path}: it was not made from the {WEIGHTS} beside it; export it '
                              'again, or copy the whole checkpoint again')
         self._window = config.window
         self.ring: NDArray[np.float32] = np.zeros(config.ring_shape(), np.float32)
