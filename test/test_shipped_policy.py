@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -91,3 +92,19 @@ def test_the_policy_does_the_tasks_through_the_graph(tmp_path: Path) -> None:
     assert set(tasks) == set(TRIALS)
     # In real time a busy machine may cost one; the judge must have seen the others done.
     assert sum(task['successes'] for task in tasks.values()) >= len(TRIALS) - 1
+
+
+def test_a_half_copied_checkpoint_is_refused(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip('onnxruntime')
+    from vla_ros.policies.edgevla.config import read_config
+    from vla_ros.policies.edgevla.onnx_runner import OnnxRunner
+    shutil.copytree(folder, tmp_path / 'copy')
+    weights = tmp_path / 'copy' / 'model.safetensors'
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    config = read_config(tmp_path / 'copy' / 'config.json')
+    with pytest.raises(ValueError, match='not made from the model.safetensors beside it'):
+        OnnxRunner(tmp_path / 'copy', config, threads=1)
+    weights.unlink()
+    OnnxRunner(tmp_path / 'copy', config, threads=1)  # ONNX Runtime needs no more
