@@ -206,7 +206,7 @@ def test_an_interrupted_bench_leaves_no_process(number: signal.Signals) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30.0)
+    _, errors = process.communicate(timeout=60.0)
     assert process.returncode == 130, errors
     assert 'Traceback' not in errors
     assert not [child for child in children if Path(f'/proc/{child}').exists()]

@@ -9,7 +9,10 @@ from functools import partial
 from typing import Any
 
 FOUND_S = 5.0   # how long to look for the node
-HEARD_S = 0.5   # how long a message is left with the middleware before leaving
+SETTLED_S = 2.0  # no further listener for this long: all have been found
+MOST_S = 10.0    # for finding them, where they come and go
+ACKNOWLEDGED_S = 5.0
+LEAVE_S = 0.2    # for those who acknowledge nothing
 ANSWER_S = 5.0
 
 
@@ -76,14 +79,33 @@ def _called(node: Any, kind: Any, name: str, request: Any) -> int:
 
 
 def _said(node: Any, topic: str, message: Any, hearer: str) -> int:
-    publisher = node.create_publisher(type(message), topic, 1)
-    deadline = time.monotonic() + FOUND_S
-    while not publisher.get_subscription_count():
-        if time.monotonic() > deadline:
+    """Say it to all who listen; listeners are found one after the other, some of them late."""
+    from rclpy.duration import Duration
+
+    from vla_ros.ros.qos import LATCHED
+    publisher = node.create_publisher(type(message), topic, LATCHED)
+    begin, heard, changed = time.monotonic(), 0, time.monotonic()
+    while (now := time.monotonic()) - changed < SETTLED_S or not heard:
+        count = publisher.get_subscription_count()
+        if count != heard:
+            heard, changed = count, now
+            # Again for each new one: those that keep nothing would not hear what was said before.
+            publisher.publish(message)
+        if not heard and now - begin > FOUND_S:
             raise ValueError(f'{publisher.topic_name}: nobody listens within {FOUND_S:g} s; is '
                              f'{hearer} running, on this ROS_DOMAIN_ID and --namespace?')
+        if now - begin > MOST_S:
+            break
         time.sleep(0.05)
-    time.sleep(HEARD_S)  # the node hears through several subscriptions: let all of them match
     publisher.publish(message)
-    time.sleep(HEARD_S)
+    if not publisher.wait_for_all_acked(Duration(seconds=ACKNOWLEDGED_S)):
+        raise ValueError(f'{publisher.topic_name}: not all who listen have acknowledged it within '
+                         f'{ACKNOWLEDGED_S:g} s; say it again')
+    time.sleep(LEAVE_S)
+    listeners = sorted({f'{info.node_namespace.rstrip("/")}/{info.node_name}'
+                        for info in node.get_subscriptions_info_by_topic(publisher.topic_name)})
+    print(f'said on {publisher.topic_name} to {", ".join(listeners)}')
+    if not any(name.endswith(f'/{hearer}') for name in listeners):
+        raise ValueError(f'{publisher.topic_name}: {hearer} does not listen; is it running, on '
+                         'this ROS_DOMAIN_ID and --namespace?')
     return 0
