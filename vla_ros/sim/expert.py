@@ -14,7 +14,7 @@ from vla_ros.core.types import Floats
 from vla_ros.sim.arm import OPENING
 from vla_ros.sim.kinematics import reach_down
 from vla_ros.sim.tasks import Kind, Side, Task
-from vla_ros.sim.world import Snapshot
+from vla_ros.sim.world import Snapshot, aside_of
 
 # m
 GRASP = 0.017           # height of the tool at a grasp
@@ -74,12 +74,6 @@ class Expert:
         return reach_down(self._target), goal.gripper
 
 
-def possible(now: Snapshot, task: Task) -> bool:
-    """Whether what the task speaks of is there."""
-    things = now.bowls if task.thing == 'bowl' else now.blocks
-    return task.colour in things and (not task.bowl or task.bowl in now.bowls)
-
-
 def decide(now: Snapshot, task: Task) -> Goal:
     """What to do next, from the true state alone."""
     wrong = now.held is not None and not (
@@ -99,7 +93,7 @@ def decide(now: Snapshot, task: Task) -> Goal:
         if held:
             over = _over(now, bowl, RELEASE, CARRY)
             return Goal(over, 1.0 if _there(now, bowl, RELEASE, 0.018, 0.012) else 0.0)
-        if _aside(block, bowl) < 0.040:
+        if aside_of(block, bowl) < 0.040:
             return Goal(np.array([now.tool[0], now.tool[1], LIFT]), 1.0)
     if held:
         return Goal(np.array([now.tool[0], now.tool[1], LIFT]), 0.0)
@@ -112,7 +106,7 @@ def _put_down(now: Snapshot) -> Goal:
     """Let go of a block: in the bowl that is below, or down on the table."""
     height = GRASP + 0.004
     for bowl in now.bowls.values():
-        if _aside(now.tool, bowl) < 0.075:
+        if aside_of(now.tool, bowl) < 0.075:
             height = RELEASE
     down = now.tool[2] < height + 0.008
     return Goal(np.array([now.tool[0], now.tool[1], height]), 1.0 if down else 0.0, 0.18)
@@ -132,7 +126,7 @@ def _push(now: Snapshot, block: Floats, side: Side) -> Goal:
 
 def _over(now: Snapshot, point: Floats, height: float, travel: float) -> Floats:
     """The next goal on a way that rises to `travel`, goes across and comes down like a funnel."""
-    aside = _aside(now.tool, point)
+    aside = aside_of(now.tool, point)
     wanted = height + np.clip((aside - NEAR) / 0.03, 0.0, 1.0) * (travel - height)
     # Low and far away: first up, so that nothing is swept off the table.
     across = 1.0
@@ -144,11 +138,7 @@ def _over(now: Snapshot, point: Floats, height: float, travel: float) -> Floats:
 
 
 def _there(now: Snapshot, point: Floats, height: float, aside: float, above: float) -> bool:
-    return _aside(now.tool, point) < aside and now.tool[2] < height + above
-
-
-def _aside(a: Floats, b: Floats) -> float:
-    return float(np.hypot(a[0] - b[0], a[1] - b[1]))
+    return aside_of(now.tool, point) < aside and now.tool[2] < height + above
 
 
 def gripper_position(share: float) -> float:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from vla_ros.core.types import NS_PER_S, Floats
+from vla_ros.core.types import NS_PER_S
 from vla_ros.sim.scene import BLOCK_HALF
 from vla_ros.sim.tasks import Kind, Task
-from vla_ros.sim.world import Snapshot
+from vla_ros.sim.world import Snapshot, aside_of
 
 # m
 REACH_ASIDE = 0.025     # of the tool from above the centre
@@ -19,6 +17,12 @@ IN_BOWL = 0.040         # of the block from the bowl's centre
 IN_BOWL_HEIGHT = 0.05   # of the block's centre over the table
 MOVED = 0.03            # a block that is only to be reached stays where it was
 HOLD_NS = NS_PER_S // 2  # for how long it must stay done
+
+
+def possible(now: Snapshot, task: Task) -> bool:
+    """Whether what the task speaks of is on the table."""
+    things = now.bowls if task.thing == 'bowl' else now.blocks
+    return task.colour in things and (not task.bowl or task.bowl in now.bowls)
 
 
 class Judge:
@@ -33,9 +37,7 @@ class Judge:
     @property
     def possible(self) -> bool:
         """Whether what the task speaks of is on the table."""
-        task, first = self.task, self._first
-        things = first.bowls if task.thing == 'bowl' else first.blocks
-        return task.colour in things and (not task.bowl or task.bowl in first.bowls)
+        return possible(self._first, self.task)
 
     def update(self, now: Snapshot) -> bool:
         """Look again; whether the task is done."""
@@ -53,9 +55,9 @@ class Judge:
         if task.kind is Kind.REACH:
             things = now.bowls if task.thing == 'bowl' else now.blocks
             point = things[task.colour]
-            still = task.thing == 'bowl' or _aside(
+            still = task.thing == 'bowl' or aside_of(
                 point, self._first.blocks[task.colour]) < MOVED
-            return still and _aside(now.tool, point) < REACH_ASIDE and now.tool[2] < REACH_ABOVE
+            return still and aside_of(now.tool, point) < REACH_ASIDE and now.tool[2] < REACH_ABOVE
         block, before = now.blocks[task.colour], self._first.blocks[task.colour]
         if task.kind is Kind.PUSH:
             assert task.side is not None
@@ -64,9 +66,5 @@ class Judge:
                         and block[2] < 2.0 * BLOCK_HALF and now.held != task.colour)
         if task.kind is Kind.PICK:
             return bool(now.held == task.colour and block[2] >= BLOCK_HALF + LIFTED)
-        return bool(_aside(block, now.bowls[task.bowl]) < IN_BOWL and block[2] < IN_BOWL_HEIGHT
+        return bool(aside_of(block, now.bowls[task.bowl]) < IN_BOWL and block[2] < IN_BOWL_HEIGHT
                     and now.held != task.colour)
-
-
-def _aside(a: Floats, b: Floats) -> float:
-    return float(np.hypot(a[0] - b[0], a[1] - b[1]))

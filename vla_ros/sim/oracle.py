@@ -15,7 +15,8 @@ from vla_ros.engines.contract import Engine
 from vla_ros.policies.contracts import contract_of
 from vla_ros.profiles.policy import PolicyProfile
 from vla_ros.sim.arm import OPENING
-from vla_ros.sim.expert import Expert, possible
+from vla_ros.sim.expert import Expert
+from vla_ros.sim.judge import possible
 from vla_ros.sim.tasks import Task, parse
 from vla_ros.sim.world import World
 

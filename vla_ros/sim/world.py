@@ -36,6 +36,11 @@ class Snapshot:
     held: str | None
 
 
+def aside_of(a: Floats, b: Floats) -> float:
+    """Horizontal distance of two points, m."""
+    return float(np.hypot(a[0] - b[0], a[1] - b[1]))
+
+
 class World:
     """One arm and its table. Not thread-safe; rendering belongs to the thread that constructed it.
 
