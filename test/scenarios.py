@@ -144,6 +144,8 @@ class Scenario:
         self._lag_ns = round(lag * NS_PER_S)
         self._delay_s: Callable[[float], float | None] = lambda time: delay
         self._infer: Infer = lambda observation, actions, time: actions
+        self._forget: Callable[[], None] = lambda: None
+        self._lag = 0
         self._frames: list[Change] = []
         self._states: list[Change] = []
         self._arrivals: list[tuple[int, str, Payload]] = []
@@ -194,8 +196,10 @@ class Scenario:
 
         return self.taking(delay)
 
-    def answering(self, infer: Infer) -> Scenario:
-        self._infer = infer
+    def answering(self, infer: Infer, forget: Callable[[], None] = lambda: None,
+                  lag: int = 0) -> Scenario:
+        """Another engine; `forget` is its reset, `lag` as in `Engine`."""
+        self._infer, self._forget, self._lag = infer, forget, lag
         return self
 
     def seeing(self, change: Change) -> Scenario:
@@ -224,6 +228,7 @@ class Scenario:
         """
         binding = bind(self.policy, self.robot)
         inference = inference_loop(self.robot, self.policy, binding)
+        inference.lag = self._lag
         control = control_loop(self.robot, self.policy, binding, enable_on_start=self._auto)
         story = Story(binding, self.robot, control, inference)
         engine = ScriptedEngine(self.policy, load_engine('cpu'), sleep=lambda _: None)
@@ -238,7 +243,7 @@ class Scenario:
         def infer(observation: Observation) -> Any:
             return self._infer(observation, engine.infer(observation), self._started)
 
-        runtime = _Timed(self, inference, control, infer, delay)
+        runtime = _Timed(self, inference, control, infer, delay, self._forget)
         epoch_ns = 0
         end_ns = ORIGIN_NS + round(until * NS_PER_S)
         for output in runtime.run(self._events(arm), ORIGIN_NS, end_ns):
@@ -291,8 +296,8 @@ class _Timed(Runtime):
     """Tells the scenario when an inference starts."""
 
     def __init__(self, scenario: Scenario, inference: InferenceLoop, control: ControlLoop,
-                 infer: Any, delay: Any) -> None:
-        super().__init__(inference, control, infer, delay)
+                 infer: Any, delay: Any, forget: Any) -> None:
+        super().__init__(inference, control, infer, delay, forget)
         self._scenario = scenario
 
     def _start(self) -> None:

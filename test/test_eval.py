@@ -72,6 +72,12 @@ def test_all_stands_for_every_task_once() -> None:
     ({'method': 'blend'}, 'merge: blend: allowed is latest_only'),
     ({'latency_s': -0.1}, 'latency: -0.1: allowed is 0 to 10 s'),
     ({'delay_s': float('nan')}, 'delay: nan'),
+    ({'camera_rate': 30.0}, 'camera-rate: 30.0: allowed is 2 to 100 Hz with a period that is a '
+                            'multiple of 10 ms: 100, 50, 25'),
+    ({'camera_rate': 0.0}, 'camera-rate: 0.0'),
+    ({'camera_rate': 1000.0}, 'camera-rate: 1000.0'),
+    ({'camera_rate': float('nan')}, 'camera-rate: nan'),
+    ({'fast': False, 'camera_rate': 50.0}, 'camera-rate: 50.0: allowed is 10, or others with'),
     ({'fast': False, 'method': 'pop_by_count'}, 'baselines only with --fast'),
     ({'fast': False, 'latency_s': 0.2}, 'latency: 0.2: allowed is 0, or any with --fast'),
     ({'fast': False, 'expert': True}, 'expert: True: allowed is only with --fast'),
@@ -81,6 +87,14 @@ def test_wrong_setting_is_one_line(changes: dict, message: str) -> None:
         replace(EvalSettings(('reach',), 3, fast=True), **changes)
     assert message in str(caught.value)
     assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(('rate', 'frame_ms'), [
+    (100.0, 10), (50.0, 20), (33.33, 30), (25.0, 40), (10.0, 100), (2.0, 500)])
+def test_camera_rate_reaches_the_trials_and_the_report(rate: float, frame_ms: int) -> None:
+    settings = EvalSettings(('reach',), 1, fast=True, camera_rate=rate)
+    assert settings.loop().frame_ns == frame_ms * 1_000_000
+    assert settings.json()['camera_rate_hz'] == pytest.approx(1000 / frame_ms)
 
 
 # --- figures -------------------------------------------------------------------------------------
@@ -186,6 +200,7 @@ def test_film_of_the_first_episode_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(('words', 'message'), [
     (['--task', 'juggle'], 'task: juggle'),
     (['--workers', '0'], 'workers: 0'),
+    (['--fast', '--camera-rate', '30'], 'camera-rate: 30.0: allowed is 2 to 100 Hz'),
     (['--gif', 'film.gif'], 'gif: only with --fast'),
     (['--json', '/nowhere/at/all.json'], 'no such folder'),
 ])

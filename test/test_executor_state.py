@@ -34,11 +34,12 @@ def test_one_inference_at_a_time_and_one_per_observation() -> None:
     first = started(state)
     state.offer(seen(2))
     assert state.poll(5, 0) is None
-    assert state.finish(first, 'lift') == ''
+    state.finish()
+    assert state.refusal(first, 'lift') == ''
     second = started(state, 6)
     assert second.observation.stamp_ns == 2
     assert second.sequence == first.sequence + 1
-    state.finish(second, 'lift')
+    state.finish()
     assert state.poll(7, 0) is None
 
 
@@ -57,7 +58,7 @@ def test_rate_keeps_the_starts_apart() -> None:
         request = state.poll(now, 10**12)
         if request is not None:
             starts.append(now)
-            state.finish(request, 'lift')
+            state.finish()
     assert len(starts) == 10
     assert np.diff(starts).min() >= 100
 
@@ -65,7 +66,9 @@ def test_rate_keeps_the_starts_apart() -> None:
 def test_a_result_for_an_earlier_instruction_does_not_count() -> None:
     state = ExecutorState()
     state.offer(seen(1, 'lift'))
-    assert state.finish(started(state), 'drop') == 'result for an earlier instruction'
+    request = started(state)
+    state.finish()
+    assert state.refusal(request, 'drop') == 'result for an earlier instruction'
     assert state.counts['dropped: result for an earlier instruction'] == 1
     assert state.running is None
 
@@ -75,7 +78,8 @@ def test_a_result_from_before_a_reset_does_not_count() -> None:
     state.offer(seen(1))
     request = started(state)
     state.reset(50)
-    assert state.finish(request, 'lift') == 'result from before the last reset'
+    state.finish()
+    assert state.refusal(request, 'lift') == 'result from before the last reset'
 
 
 def test_a_failure_latches_until_reset() -> None:
@@ -106,14 +110,14 @@ def test_reset_empties_the_mailbox_and_clears_the_engine_once() -> None:
     state.offer(seen(1))
     first = started(state)
     assert first.reset
-    state.finish(first, 'lift')
+    state.finish()
     state.offer(seen(2))
     second = started(state)
     assert not second.reset
     state.offer(seen(3))
     state.reset(10)
     assert state.poll(11, 0) is None
-    state.finish(second, 'lift')
+    state.finish()
     state.offer(seen(12))
     assert started(state).reset
 
@@ -121,11 +125,11 @@ def test_reset_empties_the_mailbox_and_clears_the_engine_once() -> None:
 def test_the_next_inference_waits_for_one_that_a_reset_has_outdated() -> None:
     state = ExecutorState()
     state.offer(seen(1))
-    hanging = started(state)
+    started(state)
     state.reset(10)
     state.offer(seen(11))
     assert state.poll(12, 0) is None
-    state.finish(hanging, 'lift')
+    state.finish()
     assert started(state, 13).epoch_ns == 10
 
 
@@ -133,9 +137,9 @@ def test_busy_time_runs_while_an_inference_does() -> None:
     state = ExecutorState()
     assert state.busy_ns(5) == 0
     state.offer(seen(1))
-    request = started(state, 10 * MS)
+    started(state, 10 * MS)
     assert state.busy_ns(30 * MS) == 20 * MS
-    state.finish(request, 'lift')
+    state.finish()
     assert state.busy_ns(40 * MS) == 0
 
 

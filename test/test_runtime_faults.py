@@ -115,19 +115,26 @@ def test_stalled_engine_stays_a_reason_after_reset(robot: str) -> None:
 
 
 @BOTH
+def test_engine_that_answers_nothing_is_named_held_and_resumed(robot: str) -> None:
+    story = driving(robot).answering(
+        lambda observation, actions, time: None if FAULT_AT < time < BACK_AT else actions
+    ).play(9.0)
+    held_and_resumed(story, 'engine gives no action chunk: ')
+
+
+@BOTH
 @pytest.mark.parametrize(('answer', 'cause'), [
     (lambda actions: 1 / 0, 'engine failed: ZeroDivisionError: division by zero'),
     (lambda actions: actions * np.nan, 'engine gave nan for'),
     (lambda actions: np.full_like(actions, np.inf), 'engine gave inf for'),
     (lambda actions: actions[:, 1:], 'engine gave shape'),
     (lambda actions: actions[0], 'engine gave shape'),
-    (lambda actions: None, 'engine gave values of type object'),
     (lambda actions: actions.astype(str), 'engine gave values of type <U'),
     (lambda actions: [[1.0], [2.0, 3.0]], 'engine failed: ValueError'),
     (lambda actions: np.vstack([actions, actions[:1]]), 'the policy promises a horizon of'),
     (lambda actions: actions[:-1], 'the policy promises a horizon of'),
     (lambda actions: actions[:0], 'engine gave 0 steps'),
-], ids=['raises', 'nan', 'inf', 'too few dimensions', 'no steps axis', 'none', 'text', 'ragged',
+], ids=['raises', 'nan', 'inf', 'too few dimensions', 'no steps axis', 'text', 'ragged',
         'too long', 'too short', 'empty'])
 def test_nonsense_of_the_engine_is_a_fault(
         robot: str, answer: Callable[[Any], Any], cause: str) -> None:

@@ -47,6 +47,7 @@ class ExecutorState:
         self._last_start_ns: int | None = None
         self._sequence = 0
         self._must_reset = True
+        self._discarded = 0  # sequence of the last request that the mailbox was emptied after
         self.running: Request | None = None
         self.epoch_ns = 0
         self.failure = ''
@@ -59,8 +60,9 @@ class ExecutorState:
         self._waiting = observation
 
     def discard(self) -> None:
-        """Empty the mailbox."""
+        """Empty the mailbox: the instruction changed, what was started for it does not count."""
         self._waiting = None
+        self._discarded = self._sequence
 
     def poll(self, now_ns: int, remaining_ns: int) -> Request | None:
         """The inference to start now, if any. `remaining_ns`: how long the plan will last."""
@@ -78,12 +80,18 @@ class ExecutorState:
         self._waiting, self._must_reset = None, False
         return self.running
 
-    def finish(self, request: Request, instruction: str) -> str:
-        """An inference ended; returns why its result does not count, or ''."""
+    def finish(self) -> None:
+        """The inference that was running ended."""
         self.running = None
+
+    def refusal(self, request: Request, instruction: str) -> str:
+        """Why a result about this request does not count, which is counted; or ''.
+
+        One that was started before the instruction changed does not, even if it has changed back.
+        """
         if request.epoch_ns != self.epoch_ns:
             return self._drop('result from before the last reset')
-        if request.observation.instruction != instruction:
+        if request.observation.instruction != instruction or request.sequence <= self._discarded:
             return self._drop('result for an earlier instruction')
         return ''
 

@@ -14,15 +14,18 @@ from vla_ros.core.assembler import Assembler
 from vla_ros.core.chunk_buffer import ChunkBuffer, Seam, stretch
 from vla_ros.core.counting import Counts
 from vla_ros.core.executor_state import ExecutorState, Request
+from vla_ros.core.in_progress import Given, InProgress
 from vla_ros.core.latency import LatencyAccount, LatencyWindow
 from vla_ros.core.padding import pad
 from vla_ros.core.state_history import StateHistory
 from vla_ros.core.types import (
     NS_PER_S,
     ActionChunk,
+    Answer,
     Frame,
     InferenceStatus,
     Plan,
+    Result,
     StateSample,
 )
 
@@ -59,8 +62,21 @@ class Timing:
     inferred_ns: int
 
 
+def result_of(given: Any) -> Result:
+    """What an engine gave, with its actions as an array. Raises ValueError where they are none."""
+    if given is None:
+        return None
+    if isinstance(given, Answer):
+        return Answer(given.observation, np.asarray(given.actions))
+    return np.asarray(given)
+
+
 class InferenceLoop:
-    """Not thread-safe: one thread at a time may call."""
+    """Not thread-safe: one thread at a time may call.
+
+    `lag`: how many observations the engine is given after the one it answers; 0 unless it is a
+    pipeline. `answered`: what the newest plan answers.
+    """
 
     STAGES = ('receive', 'queue', 'preprocess', 'infer', 'merge')
 
@@ -73,12 +89,16 @@ class InferenceLoop:
         self.latency = LatencyAccount(self.STAGES)
         self.counts = Counts()
         self.rate = 1.0
+        self.lag = 0
+        self.answered: Given | None = None
         self.seam: Seam | None = None
         self._anchoring = Anchoring(config.spec, config.absolute)
         self._history = StateHistory(self._anchoring.state_names, config.state_age_ns)
         self._delay = LatencyWindow(100)
         self._busy = LatencyWindow(100)
-        self._warm_up_delay_ns = 0.0
+        self._warm_up_busy_ns = 0.0
+        self._in_progress = InProgress()
+        self._unanswered = 0  # inferences in a row without an answer that counts
         self._observation_ns = 0
         self._changed_ns: int | None = None
 
@@ -127,6 +147,8 @@ class InferenceLoop:
         self.buffer.clear()
         self.assembler.clear()
         self._history.clear()
+        self._in_progress.clear()
+        self._unanswered = 0
         self._observation_ns = 0
         self._changed_ns = None
 
@@ -135,9 +157,9 @@ class InferenceLoop:
 
         They stay out of every statistic and only stand in until real delays are known.
         """
-        self._warm_up_delay_ns = float(np.percentile(durations_ns, 95)) if durations_ns else 0.0
-        if not self.config.arrival and self._warm_up_delay_ns > self.horizon_ns:
-            return self._too_slow(self._warm_up_delay_ns)
+        self._warm_up_busy_ns = float(np.percentile(durations_ns, 95)) if durations_ns else 0.0
+        if not self.config.arrival and self._delay_ns() > self.horizon_ns:
+            return self._too_slow(self._delay_ns())
         return ''
 
     # --- inference -----------------------------------------------------------------------------
@@ -150,19 +172,25 @@ class InferenceLoop:
         remaining_ns = self.buffer.remaining_ns(now_ns) if self._changed_ns is None else 0
         return self.executor.poll(now_ns, remaining_ns)
 
-    def on_result(self, request: Request, actions: NDArray[np.floating[Any]], timing: Timing,
+    def on_result(self, request: Request, result: Result, timing: Timing,
                   now_ns: int) -> Plan | None:
-        """Take a chunk [H, A] in the policy's spec; returns the new plan, if it makes one.
+        """Take what an inference gave; returns the new plan, if it makes one.
 
-        A chunk of wrong shape or with a value that is not finite latches a failure.
+        Stamp, anchor and delay are those of the observation that is answered, which may be an
+        earlier one than that of `request`. A chunk of wrong shape or with a value that is not
+        finite latches a failure.
         """
-        observation, actions = request.observation, np.asarray(actions)
-        if self.executor.finish(request, self.assembler.instruction):
+        self.executor.finish()
+        given = self._taken(Given(request, timing.preprocessed_ns), result)
+        if given is None or result is None:
             return None
+        observation = given.request.observation
+        actions = np.asarray(result.actions if isinstance(result, Answer) else result)
         problem = self.malformed(actions)
         if problem:
             self.executor.fail(request, problem)
             return None
+        self._unanswered = 0
         self._busy.add(timing.inferred_ns - request.started_ns)
         self._delay.add(now_ns - observation.stamp_ns)
         self.rate = self._slow_rate()
@@ -170,7 +198,7 @@ class InferenceLoop:
         if anchor.problem:
             self.counts[f'dropped: no anchor: {anchor.problem.split(" ")[0]}'] += 1
             return None
-        values = pad(np.asarray(actions, dtype=np.float64), self.config.horizon, self.config.spec)
+        values = pad(actions.astype(np.float64), self.config.horizon, self.config.spec)
         start_ns = now_ns if self.config.arrival else observation.stamp_ns
         chunk = ActionChunk(observation.stamp_ns, start_ns, self.config.period_ns,
                             self._anchoring.apply(values, anchor.values))
@@ -183,12 +211,13 @@ class InferenceLoop:
             self.counts[f'dropped: chunk: {merged.dropped}'] += 1
             return None
         self._changed_ns = None
+        self.answered = given
         self.seam = merged.seam or self.seam
         self.latency.add(
             receive=observation.received_ns - observation.stamp_ns,
-            queue=request.started_ns - observation.received_ns,
-            preprocess=timing.preprocessed_ns - request.started_ns,
-            infer=timing.inferred_ns - timing.preprocessed_ns,
+            queue=given.request.started_ns - observation.received_ns,
+            preprocess=given.preprocessed_ns - given.request.started_ns,
+            infer=timing.inferred_ns - given.preprocessed_ns,
             merge=now_ns - timing.inferred_ns)
         return merged.plan
 
@@ -203,6 +232,28 @@ class InferenceLoop:
                                self.assembler.instruction)
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _taken(self, new: Given, result: Result) -> Given | None:
+        """What the result of the inference `new` answers; None where nothing that counts is.
+
+        What was given in an earlier epoch is never in progress, so nothing about it gets through.
+        """
+        given: Given | None = new
+        if new.request.epoch_ns == self.executor.epoch_ns:
+            self._in_progress.add(new)
+            if isinstance(result, Answer):
+                given = self._in_progress.take(result.observation)
+            elif result is not None:
+                self._in_progress.take(new.request.observation)
+        if result is None:
+            self.counts['inference without an answer'] += 1
+        elif given is None:
+            self.counts['dropped: answer to what is not in progress'] += 1
+        elif not self.executor.refusal(given.request, self.assembler.instruction):
+            return given
+        if result is None or isinstance(result, Answer):
+            self._unanswered += 1
+        return None
 
     def _assemble(self, now_ns: int) -> None:
         observation = self.assembler.assemble(now_ns)
@@ -245,7 +296,17 @@ class InferenceLoop:
         busy_ns = self.executor.busy_ns(now_ns)
         if busy_ns > self._patience_ns():
             return f'engine has not answered for {busy_ns / NS_PER_S:.2f} s', 'none'
-        return self.assembler.interrupted(now_ns) or self.assembler.problem, 'none'
+        problem = self.assembler.interrupted(now_ns) or self.assembler.problem
+        return problem or self._filling(), 'none'
+
+    def _filling(self) -> str:
+        """Why the engine's answers keep people waiting, or ''."""
+        if not self._unanswered:
+            return ''
+        if self._unanswered <= self.lag:
+            return f'pipeline of the engine fills: {self._unanswered} of {self.lag} inferences'
+        takes = f'; its pipeline takes {self.lag}' if self.lag else ''
+        return f'engine gives no action chunk: {self._unanswered} inferences without{takes}'
 
     def _grace_over(self, now_ns: int) -> bool:
         """Whether the plan for an earlier instruction has been played for long enough."""
@@ -255,7 +316,7 @@ class InferenceLoop:
     def _patience_ns(self) -> float:
         """How long an inference may take before it is named, well before the plan is exhausted."""
         known = len(self._busy) >= DELAYS_NEEDED
-        usual_ns = self._busy.percentile_ns(95) if known else self._warm_up_delay_ns
+        usual_ns = self._busy.percentile_ns(95) if known else self._warm_up_busy_ns
         return min(self.config.deadline_ns, max(self.horizon_ns / 2, 2.0 * usual_ns))
 
     def _too_slow(self, delay_ns: float) -> str:
@@ -263,9 +324,10 @@ class InferenceLoop:
                 f'{self.horizon_ns / NS_PER_S:g} s')
 
     def _delay_ns(self) -> float:
-        """The p95 delay from observation to plan; before enough are known, the warm-up's."""
+        """The p95 delay from observation to plan; before enough are known, as the warm-up says."""
         if len(self._delay) < DELAYS_NEEDED:
-            return self._warm_up_delay_ns
+            busy_ns = self._warm_up_busy_ns
+            return busy_ns + self.lag * max(busy_ns, self.config.interval_ns)
         return self._delay.percentile_ns(95)
 
     def _slow_rate(self) -> float:
@@ -277,7 +339,7 @@ class InferenceLoop:
         if self.config.arrival:
             return 1.0
         known = len(self._delay) >= DELAYS_NEEDED
-        busy_ns = self._busy.percentile_ns(95) if known else self._warm_up_delay_ns
+        busy_ns = self._busy.percentile_ns(95) if known else self._warm_up_busy_ns
         needed_ns = self._delay_ns() + max(busy_ns, float(self.config.interval_ns))
         needed_steps = int(needed_ns // self.config.period_ns) + 1
         return max(SLOWEST_RATE, min(1.0, self.config.horizon / max(1, needed_steps)))

@@ -9,16 +9,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from vla_ros.core.control_config import Tick
 from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import Request
-from vla_ros.core.inference_loop import InferenceLoop, Timing
-from vla_ros.core.types import NS_PER_S, Frame, InferenceStatus, Observation, Plan, StateSample
+from vla_ros.core.inference_loop import InferenceLoop, Timing, result_of
+from vla_ros.core.types import (
+    NS_PER_S,
+    Frame,
+    InferenceStatus,
+    Observation,
+    Plan,
+    Result,
+    StateSample,
+)
 
 STATUS_NS = NS_PER_S // 10
 
@@ -87,13 +91,13 @@ class Runtime:
     `begin`, `advance` and `deliver` are for who makes events out of what is given out: a robot that
     moves by the commands. What they yield must be taken to its end before the next call.
 
-    `infer` is the engine: an observation in, actions [H, A] out, or an exception. `delay` gives
-    the nanoseconds that an inference takes, None where it never ends. `forget` is called before
-    the first inference of an epoch. `answers` keeps what the services said, in order.
+    `infer` is the engine: an observation in, a `Result` out, or an exception. `delay` gives the
+    nanoseconds that an inference takes, None where it never ends. `forget` is called before the
+    first inference of an epoch. `answers` keeps what the services said, in order.
     """
 
     def __init__(self, inference: InferenceLoop, control: ControlLoop,
-                 infer: Callable[[Observation], NDArray[np.floating[Any]]],
+                 infer: Callable[[Observation], Result],
                  delay: Callable[[Request], int | None],
                  forget: Callable[[], None] = lambda: None) -> None:
         self._inference = inference
@@ -234,24 +238,24 @@ class Runtime:
         if request.reset:
             self._forget()
         try:
-            actions = np.asarray(self._infer(request.observation))
+            result = result_of(self._infer(request.observation))
         except Exception as error:  # an engine may raise anything
             cause = ' '.join(f'{type(error).__name__}: {error}'.split())
             self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._failed(request, cause))
             return
-        self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._inferred(request, actions))
+        self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._inferred(request, result))
 
     def _failed(self, request: Request, cause: str) -> None:
         if self._alive:
             self._inference.on_failure(request, cause)
             self._report()
 
-    def _inferred(self, request: Request, actions: NDArray[np.floating[Any]]) -> None:
+    def _inferred(self, request: Request, result: Result) -> None:
         if not self._alive:
             return
         now_ns = self._now_ns
         timing = Timing(request.started_ns, now_ns)
-        plan = self._inference.on_result(request, actions, timing, now_ns)
+        plan = self._inference.on_result(request, result, timing, now_ns)
         if plan is not None:
             self._give(plan)
             self._control.on_plan(plan, now_ns)

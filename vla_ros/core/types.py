@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,22 @@ class Observation:
     state_names: tuple[str, ...]
     instruction: str
     degraded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine answers about an earlier observation than the one it was given last.
+
+    `observation`: the very one that it was given; `actions` float [H, A] in the policy's spec.
+    """
+
+    observation: Observation
+    actions: NDArray[np.floating[Any]]
+
+
+Result = NDArray[np.floating[Any]] | Answer | None
+"""Of an inference: actions [H, A] about the observation just given, about an earlier one, or
+nothing yet, as from a pipeline that fills."""
 
 
 @dataclass(frozen=True)

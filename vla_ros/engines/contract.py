@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vla_ros.core.action_spec import ActionSpec
-from vla_ros.core.types import Floats, ImageSize, Observation, Start
+from vla_ros.core.types import Floats, ImageSize, Observation, Result, Start
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,30 @@ class PolicyContract:
     pad_short_chunks: bool = False
 
 
+def _to_nobody(line: str) -> None:
+    """Where nobody listens."""
+
+
 class Engine(ABC):
     """Runs one policy. All calls come from one thread at a time; none may touch ROS.
 
     Life: `load` (heavy imports and weights) → `preprocess` and `infer` any number of times
     → `close`. `reset` clears what the engine remembers of earlier observations (KV caches) and
     may come between any two inferences.
+
+    A pipeline of K observations gives None for the first K - 1 of them, counted anew from each
+    `reset`, and then with each inference an `Answer` about the one that was given K - 1 before:
+    throughput, not latency. Nothing is published for None, and an answer has the age of its
+    observation; one about an earlier instruction is dropped. Where inference waits for a trigger,
+    what is in the pipeline grows old meanwhile: use the trigger `continuous`.
+
+    `lag`, known once loaded: how many observations come after the one that is answered; K - 1 for
+    a pipeline of K. After a reset, more inferences than that without an answer are named.
     """
 
     contract: PolicyContract
+    lag: int = 0
+    report: Callable[[str], None] = staticmethod(_to_nobody)  # told in a line what `load` does
 
     @abstractmethod
     def load(self) -> None:
@@ -53,8 +67,12 @@ class Engine(ABC):
         return observation
 
     @abstractmethod
-    def infer(self, inputs: Any, prefix: Floats | None = None) -> NDArray[np.floating[Any]]:
-        """The action chunk [H, A] in the policy's spec, float32 or float64."""
+    def infer(self, inputs: Any, prefix: Floats | None = None) -> Result:
+        """The action chunk [H, A] in the policy's spec, float32 or float64.
+
+        Of the observation just given; or an `Answer` with an earlier one, the very object that
+        `preprocess` was given; or None: nothing yet.
+        """
 
     def notes(self) -> tuple[str, ...]:
         """What a person should know of the last observation, one line each: unknown words, say."""

@@ -9,20 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vla_ros.core.executor_state import Request
-from vla_ros.core.inference_loop import Timing
+from vla_ros.core.inference_loop import Timing, result_of
+from vla_ros.core.types import Answer, Result
 from vla_ros.engines.contract import Engine
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a request: actions and timing, or the failure and its traceback."""
+    """What became of a request: its result, or the line of its failure and the traceback."""
 
     request: Request
-    actions: NDArray[np.floating[Any]] | None
+    result: Result
     timing: Timing
     failure: str = ''
     traceback: str = ''
@@ -78,28 +76,37 @@ class AsyncExecutor:
                 self._engine.reset()
             inputs = self._engine.preprocess(request.observation)
             preprocessed_ns = self._clock()
-            actions = np.asarray(self._engine.infer(inputs))
+            result = result_of(self._engine.infer(inputs))
         except Exception as error:  # whatever an engine raises must not end the worker
             timing = Timing(preprocessed_ns, self._clock())
             line = ' '.join(f'{type(error).__name__}: {error}'.split())
             return Outcome(request, None, timing, line, traceback.format_exc())
-        return Outcome(request, actions, Timing(preprocessed_ns, self._clock()))
+        return Outcome(request, result, Timing(preprocessed_ns, self._clock()))
 
 
 def warm_up(engine: Engine, count: int, clock: Callable[[], int],
             malformed: Callable[[Any], str]) -> list[int]:
-    """Run an example observation `count` times; returns the durations in nanoseconds.
+    """Run an example observation until `count` runs are timed; returns their times in nanoseconds.
 
-    The first run compiles, allocates and fills caches; it is not among the durations.
+    The first run compiles, allocates and fills caches, and `engine.lag` more fill a pipeline; they
+    are not among the timed ones. The engine is reset at the end: nothing of the example stays in
+    it. Raises ValueError with one line where an answer is malformed or missing.
     """
     durations = []
     example = engine.example()
-    for i in range(count + 1):
+    for i in range(1 + engine.lag + count):
         begin_ns = clock()
-        actions = engine.infer(engine.preprocess(example))
-        if i:
+        result = result_of(engine.infer(engine.preprocess(example)))
+        if i > engine.lag:
             durations.append(clock() - begin_ns)
-        problem = malformed(np.asarray(actions))
+        if result is None:
+            problem = '' if i < engine.lag else (
+                f'engine gave no action chunk in {i + 1} inferences; its lag is {engine.lag}')
+        elif isinstance(result, Answer):
+            problem = malformed(result.actions) if result.observation is example else (
+                'engine answered an observation that it was not given')
+        else:
+            problem = malformed(result)
         if problem:
             raise ValueError(f'warm-up: {problem}')
     engine.reset()

@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 from sensor_msgs.msg import Image, JointState
@@ -81,11 +80,13 @@ class InferenceNode(LifecycleNode):
         if parameters[REAL_TIME_IMAGES.name]:  # now, when there are none but the middleware's
             raise_image_priority(other_threads())
         self._engine = make_engine(policy, profile)
+        self._engine.report = self.get_logger().info
         binding = bind(self._engine.contract, robot)
         pin(profile, self._cpus)
         self._loop: InferenceLoop = inference_loop(robot, policy, binding)
         self._names = binding.planned.names
         self._engine.load()
+        self._loop.lag = self._engine.lag
         durations = warm_up(self._engine, profile.warm_up, time.monotonic_ns, self._loop.malformed)
         refusal = self._loop.on_warm_up(durations)
         if refusal:
@@ -207,23 +208,23 @@ class InferenceNode(LifecycleNode):
 
     def _conclude(self, outcome: Outcome) -> None:
         now_ns, request = self._now_ns(), outcome.request
-        if outcome.actions is None:
+        if outcome.failure:
             self.get_logger().error(outcome.traceback)
             self._loop.on_failure(request, outcome.failure)
         else:
             self._tell_notes()
-            actions = np.asarray(outcome.actions)
-            plan = self._loop.on_result(request, actions, outcome.timing, now_ns)
+            plan = self._loop.on_result(request, outcome.result, outcome.timing, now_ns)
             merged_ns = self._now_ns()
             if plan is not None:
                 self._plans.publish(plan_to_message(plan, self._names, self._frame_id))
-                if self._stages is not None:
-                    observation = request.observation
+                given = self._loop.answered
+                if self._stages is not None and given is not None:
+                    # `called`: start of the inference that gave this, after `started` in a pipeline
                     self._stages.publish(
-                        plan.stamp_ns, image_received=observation.received_ns,
-                        started=request.started_ns, preprocessed=outcome.timing.preprocessed_ns,
-                        inferred=outcome.timing.inferred_ns, taken=now_ns, merged=merged_ns,
-                        plan_published=self._now_ns())
+                        plan.stamp_ns, image_received=given.request.observation.received_ns,
+                        started=given.request.started_ns, preprocessed=given.preprocessed_ns,
+                        called=request.started_ns, inferred=outcome.timing.inferred_ns,
+                        taken=now_ns, merged=merged_ns, plan_published=self._now_ns())
         if self._loop.executor.failure:
             self._report()
 

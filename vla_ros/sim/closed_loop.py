@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from vla_ros.core.control_loop import ControlLoop
 from vla_ros.core.executor_state import Request
 from vla_ros.core.inference_loop import InferenceLoop
 from vla_ros.core.runtime import Enable, Event, Instruction, Output, Payload, Runtime
-from vla_ros.core.types import NS_PER_S, Frame, Observation, Plan, StateSample
+from vla_ros.core.types import NS_PER_S, Frame, Observation, Plan, Result, StateSample
 from vla_ros.engines.contract import Engine
 from vla_ros.profiles.binding import bind
 from vla_ros.profiles.loops import control_loop
@@ -36,7 +35,7 @@ from vla_ros.sim.world import World
 
 ORIGIN_NS = 1_000 * NS_PER_S     # ROS time of the start; 0 would mean that there is no stamp
 STATE_NS = NS_PER_S // 100       # between two measurements
-FRAME_NS = NS_PER_S // 10        # between two images of a camera
+FRAME_NS = NS_PER_S // 10        # between two images of a camera, and of `Watch`
 ENABLE_NS = NS_PER_S // 10       # between two attempts to enable
 GREY = 128
 
@@ -51,14 +50,16 @@ class LoopSettings:
     """How a trial is run.
 
     `delay`: of an inference; `injected_ns` comes on top. `camera_ns`: from the capture of an image
-    to its arrival, a multiple of STATE_NS. `method`: a merge policy or a baseline, '' for that of
-    the policy profile. `tail_s`: how long to go on after the success. `images`: False gives grey
-    ones, for engines that do not look.
+    to its arrival; `frame_ns`: between two images of a camera, whatever the robot profile says;
+    both multiples of STATE_NS. `method`: a merge policy or a baseline, '' for that of the policy
+    profile. `tail_s`: how long to go on after the success. `images`: False gives grey ones, for
+    engines that do not look.
     """
 
     delay: Delay = 40 * NS_PER_S // 1000
     injected_ns: int = 0
     camera_ns: int = 2 * STATE_NS
+    frame_ns: int = FRAME_NS
     method: str = ''
     tail_s: float = 0.0
     images: bool = True
@@ -66,6 +67,8 @@ class LoopSettings:
     def __post_init__(self) -> None:
         if self.camera_ns < 0 or self.camera_ns % STATE_NS:
             raise ValueError(f'camera_ns: {self.camera_ns}: allowed are multiples of {STATE_NS}')
+        if self.frame_ns < STATE_NS or self.frame_ns % STATE_NS:
+            raise ValueError(f'frame_ns: {self.frame_ns}: allowed are multiples of {STATE_NS}')
 
 
 def run_trial(trial: Trial, world: World, engine: Engine, robot: RobotProfile,
@@ -84,12 +87,13 @@ class _Play:
 
     def __init__(self, trial: Trial, world: World, engine: Engine, robot: RobotProfile,
                  policy: PolicyProfile, settings: LoopSettings, watch: Watch | None) -> None:
-        policy, robot = arranged(policy, robot, settings.method)
+        policy, robot = arranged(policy, _paced(robot, settings.frame_ns), settings.method)
         binding = bind(policy, robot)
         self._trial, self._world, self._settings = trial, world, settings
         self._engine, self._watch = engine, watch
         self._cameras = dict(policy.cameras)
         self._inference: InferenceLoop = method_loop(robot, policy, binding, settings.method)
+        self._inference.lag = engine.lag
         self._control: ControlLoop = control_loop(robot, policy, binding)
         self._router = CommandRouter(robot, binding.planned, world)
         self._record = TrialRecord(binding.planned)
@@ -149,15 +153,15 @@ class _Play:
         stamp_ns = ORIGIN_NS + now_ns
         self._deliver(now_ns, 'joint_states',
                       StateSample(stamp_ns, stamp_ns, STATE_NAMES, self._world.positions()))
-        if now_ns % FRAME_NS == 0:
+        if now_ns % self._settings.frame_ns == 0:
             due_ns = now_ns + self._settings.camera_ns
             # The primary camera last: its image completes the observation.
             for camera in reversed(self._cameras):
                 frame = Frame(camera, stamp_ns, stamp_ns, self._image(camera))
                 self._arriving.append((due_ns, frame))
-            if self._watch is not None:
-                self._watch(self._world.render('view'), now_ns / NS_PER_S, self._sentence,
-                            self._tasks.success)
+        if self._watch is not None and now_ns % FRAME_NS == 0:
+            self._watch(self._world.render('view'), now_ns / NS_PER_S, self._sentence,
+                        self._tasks.success)
         while self._arriving and self._arriving[0][0] <= now_ns:
             _, frame = self._arriving.pop(0)
             self._deliver(now_ns, f'observation/{frame.camera}/image', frame)
@@ -192,13 +196,20 @@ class _Play:
 
     # --- the engine ----------------------------------------------------------------------------
 
-    def _infer(self, observation: Observation) -> NDArray[np.floating[Any]]:
+    def _infer(self, observation: Observation) -> Result:
         begin = time.perf_counter()
-        actions = self._engine.infer(self._engine.preprocess(observation))
+        result = self._engine.infer(self._engine.preprocess(observation))
         self._took.append(time.perf_counter() - begin)
-        return actions
+        return result
 
     def _delay(self, request: Request) -> int | None:
         delay = self._settings.delay
         delay_ns = delay if isinstance(delay, int) else delay(request)
         return None if delay_ns is None else delay_ns + self._settings.injected_ns
+
+
+def _paced(robot: RobotProfile, frame_ns: int) -> RobotProfile:
+    """The robot with cameras that give an image this often."""
+    cameras = {name: replace(camera, rate=NS_PER_S / frame_ns)
+               for name, camera in robot.cameras.items()}
+    return replace(robot, cameras=cameras)

@@ -50,6 +50,9 @@ def add_parser(subparsers: Any) -> None:
                      help='added to every inference, s (default 0)')
     sim.add_argument('--delay', type=float, default=0.04, metavar='S',
                      help='that an inference takes in simulated time, s (default 0.04)')
+    sim.add_argument('--camera-rate', type=float, default=10.0, metavar='HZ',
+                     help='images per second of each camera; with --fast also others than 10 whose '
+                     'period is a multiple of 10 ms (default 10)')
     sim.add_argument('--workers', type=int, default=len(os.sched_getaffinity(0)), metavar='N',
                      help='processes (default: one per core)')
     sim.add_argument('--json', metavar='FILE', help='where the figures go as JSON; - for stdout')
@@ -73,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     settings = EvalSettings(
         tasks=tasks_of(args.task or ['all']), episodes=args.episodes, seed=args.seed,
         fast=args.fast, policy=args.policy, model=args.model, engine=args.engine,
-        method=args.merge, latency_s=args.latency, delay_s=args.delay, expert=args.expert)
+        method=args.merge, latency_s=args.latency, delay_s=args.delay,
+        camera_rate=args.camera_rate, expert=args.expert)
     if args.workers < 1:
         raise ValueError(f'eval: workers: {args.workers}: at least 1 is needed')
     if args.gif and not args.fast:

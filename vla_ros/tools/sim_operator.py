@@ -164,8 +164,8 @@ class SimOperator:
 
     def _on_stages(self, message: DiagnosticStatus) -> None:
         times = {pair.key: int(pair.value) for pair in message.values}
-        if self.record is not None and {'started', 'inferred'} <= times.keys():
-            self.inferences_s.append((times['inferred'] - times['started']) / NS_PER_S)
+        if self.record is not None and {'called', 'inferred'} <= times.keys():
+            self.inferences_s.append((times['inferred'] - times['called']) / NS_PER_S)
 
     def _on_event(self, message: String) -> None:
         self.events.append(json.loads(message.data))
