@@ -79,7 +79,7 @@ setup(
         'tools': TOOLS,
         'sim': [*TOOLS, *SIM],
         'cpu': CPU,
-        'train': [*SIM, *CPU, 'torch', 'onnx', 'safetensors'],
+        'train': [*SIM, *CPU, 'torch', 'onnx', 'safetensors', 'tokenizers'],
         'test': [*TOOLS, *SIM, *CPU, *TEST],
         'dev': [*TOOLS, *SIM, *CPU, *TEST, 'ruff', 'mypy', 'types-PyYAML'],
     },
@@ -87,6 +87,7 @@ setup(
         'console_scripts': [f'{name} = {target}' for name, target in EXECUTABLES.items()],
         'vla_ros.policies': [
             'edgevla = vla_ros.policies.edgevla:make',
+            'openvla = vla_ros.policies.openvla:make',
             'knn = vla_ros.policies.knn:make',
             'scripted = vla_ros.policies.scripted:make',
         ],

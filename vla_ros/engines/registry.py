@@ -18,6 +18,7 @@ from vla_ros.profiles.policy import PolicyProfile
 GROUP = 'vla_ros.policies'
 # Also there where the package runs from its sources and has no entry points.
 BUILT_IN = {'edgevla': 'vla_ros.policies.edgevla:make', 'knn': 'vla_ros.policies.knn:make',
+            'openvla': 'vla_ros.policies.openvla:make',
             'scripted': 'vla_ros.policies.scripted:make'}
 
 

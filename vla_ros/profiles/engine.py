@@ -11,7 +11,7 @@ from typing import Any
 from vla_ros.profiles.locate import locate
 from vla_ros.profiles.reader import NAME_RULE, TOKEN, TOKEN_RULE, Section, read_profile
 
-PRECISIONS = ('fp32', 'fp16', 'bf16', 'fp8', 'int8', 'int4')
+PRECISIONS = ('fp32', 'fp16', 'bf16', 'fp8', 'int8-weight', 'int4-weight')
 _DEVICE = re.compile(r'cpu|cuda(:\d+)?')
 
 
