@@ -120,8 +120,9 @@ def test_sequences_have_random_strides_and_true_times(recorded: Path) -> None:
     from vla_ros.policies.edgevla.config import small
     from vla_ros.sim.tasks import VOCABULARY
     from vla_ros.training.dataset import load
-    from vla_ros.training.trainer import Batches, Recipe
-    batches = Batches(small(VOCABULARY), Recipe(frames=6))
+    from vla_ros.training.edgevla_trainer import Sequences
+    from vla_ros.training.trainer import Recipe
+    batches = Sequences(small(VOCABULARY), Recipe(frames=6))
     batches.add(load(recorded))
     batch = batches.draw(np.random.default_rng(0), 32)
     since = batch['since'].numpy()

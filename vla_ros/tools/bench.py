@@ -8,6 +8,8 @@ import signal
 from importlib import import_module
 from typing import Any
 
+from vla_ros.tools import bench_engine
+
 CONTROL = """
 Measures the period of the commands of the real action_publisher process, fed with plans: inside,
 and at a subscriber. In the same run, side by side and under the same load: the node that a user
@@ -31,7 +33,7 @@ one pass over the whole episode. `--policy published` has the published size and
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the subcommands of `vla-ros`."""
     parser = subparsers.add_parser(
-        'bench', help='measure the control loop, the image pipeline or a policy')
+        'bench', help='measure the control loop, the image pipeline, a policy or an engine')
     benches = parser.add_subparsers(required=True, metavar='bench')
     control = _bench(benches, 'control', 'the period of the commands, beside an ordinary timer',
                      CONTROL, 60.0)
@@ -50,6 +52,7 @@ def add_parser(subparsers: Any) -> None:
     policy.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
     policy.add_argument('--precision', choices=('fp32', 'bf16', 'fp16'), default='fp32')
     policy.add_argument('--threads', type=int, default=1, help='on the CPU (default 1)')
+    bench_engine.add_parser(benches)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,9 +32,9 @@ def print_targets(console: Console, targets: Sequence[Mapping[str, Any]]) -> Non
     for head in ('what', 'measured', 'limit', ''):
         table.add_column(head, justify='left' if head in ('what', '') else 'right')
     for target in targets:
-        unit = target['unit']
+        unit, least = target['unit'], target.get('least', False)
         table.add_row(target['name'], f'{target["value"]:.3g} {unit}',
-                      f'{target["limit"]:.3g} {unit}',
+                      f'{"at least " if least else ""}{target["limit"]:.3g} {unit}',
                       '[green]ok[/green]' if target['met'] else '[red]missed[/red]')
     console.print(table)
 

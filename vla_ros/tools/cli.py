@@ -9,18 +9,24 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ('up', 'operate', 'play', 'build_knn', 'train', 'eval', 'demo', 'bench', 'docs')
+COMMANDS = ('up', 'operate', 'play', 'build_knn', 'train', 'eval', 'demo', 'bench', 'check',
+            'docs')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point: bad input gives one line on stderr and status 1, a traceback with --debug."""
+    """Entry point: bad input gives one line on stderr and status 1, a traceback with --debug.
+
+    A command whose status 1 means something else says so with the default `bad_input`.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = '--debug' in words
     if debug:
         words.remove('--debug')
     _prepare(os.environ)
+    refused = 1
     try:
         args = _parser(words[:1]).parse_args(words)
+        refused = getattr(args, 'bad_input', refused)
         status = args.run(args)
         return int(status)
     except KeyboardInterrupt:
@@ -29,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             raise
         print(f'vla-ros: {" ".join(str(error).split())}', file=sys.stderr)
-        return 1
+        return refused
 
 
 def _parser(first: Sequence[str]) -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,31 +21,35 @@ STEAL = 8  # its place in the first line of /proc/stat
 
 @dataclass(frozen=True)
 class Target:
-    """A figure beside its limit; `limit` inclusive, nan values miss."""
+    """A figure beside its limit; `limit` inclusive, nan values miss.
+
+    `least`: the limit is what the figure must reach, not what it may be at most.
+    """
 
     name: str
     value: float
     limit: float
     unit: str = ''
+    least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the figure is within its limit."""
-        return self.value <= self.limit
+        return self.value >= self.limit if self.least else self.value <= self.limit
 
     def as_json(self) -> dict[str, Any]:
         """The target and whether it is met."""
         return {'name': self.name, 'value': self.value, 'limit': self.limit, 'unit': self.unit,
-                'met': self.met}
+                'least': self.least, 'met': self.met}
 
 
-def spread(values: ArrayLike) -> dict[str, float]:
-    """p50, p99, p999 and max of any values; nan where there are none."""
+def spread(values: ArrayLike, percentiles: Mapping[str, float] = PERCENTILES) -> dict[str, float]:
+    """p50, p99, p999 and max (or other percentiles) of any values; nan where there are none."""
     array = np.asarray(values, dtype=np.float64)
     if not array.size:
-        return dict.fromkeys(PERCENTILES, math.nan)
+        return dict.fromkeys(percentiles, math.nan)
     return {name: round(float(np.percentile(array, percent)), 4)
-            for name, percent in PERCENTILES.items()}
+            for name, percent in percentiles.items()}
 
 
 def period_errors_ms(times_ns: Times, period_ns: int) -> NDArray[np.float64]:

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     """Add `train` to the subcommands of `vla-ros`."""
     parser = subparsers.add_parser('train', help='record data and train a policy')
     kinds = parser.add_subparsers(required=True, metavar='what')
-    sim = kinds.add_parser('sim', help='the policy edgevla_sim, in the simulator')
+    sim = kinds.add_parser('sim', help='a small policy, in the simulator')
     steps = sim.add_subparsers(required=True, metavar='step')
 
     record = steps.add_parser('record', help='record episodes of the scripted expert')
@@ -39,20 +38,25 @@ def add_parser(subparsers: Any) -> None:
     fit.add_argument('data', type=Path, nargs='+', help='recorded folders')
     _recipe(fit)
     fit.add_argument('--compressor', default='learned_query',
-                     choices=('learned_query', 'average_pool', 'none'))
+                     choices=('learned_query', 'average_pool', 'none'), help='of edgevla')
     fit.add_argument('--keep', type=int, default=24, metavar='N',
-                     help='visual tokens of a frame that reach the transformer')
-    fit.add_argument('--window', type=int, default=8, metavar='FRAMES')
+                     help='visual tokens of a frame that reach the transformer of edgevla')
+    fit.add_argument('--window', type=int, default=8, metavar='FRAMES', help='of edgevla')
     fit.set_defaults(run=run_fit)
 
     grow = steps.add_parser(
         'grow', help='record and train at the same time; needs torch',
         description='Records part after part while it trains; every other part is driven by the '
-        'newest checkpoint between the corrections of the expert.')
+        'newest checkpoint, or by --driver, between the corrections of the expert.')
     grow.add_argument('data', type=Path, help='folder to write the parts to')
     _recipe(grow)
     grow.add_argument('--part', type=int, default=480, metavar='N', help='episodes of a part')
     grow.add_argument('--parts', type=int, default=32, metavar='N', help='at most')
+    grow.add_argument('--begin', type=int, default=1, metavar='N',
+                      help='episodes to record before the training begins (default one part)')
+    grow.add_argument('--driver', type=Path, metavar='CHECKPOINT',
+                      help='a trained policy to drive every other part; the newest checkpoint '
+                      'then drives every fourth')
     grow.add_argument('--first-seed', type=int, default=0, metavar='S', help='of the episodes')
     grow.add_argument('--workers', type=int, default=os.cpu_count(), metavar='N')
     grow.set_defaults(run=run_grow)
@@ -60,13 +64,18 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--family', default='edgevla', choices=('edgevla', 'openvla'),
+                        help='of the policy (default edgevla)')
     parser.add_argument('--out', type=Path, required=True, metavar='CHECKPOINT',
-                        help='folder for config.json, model.safetensors, model.onnx, training.json')
+                        help='folder for config.json, model.safetensors, training.json and what '
+                        'else the family needs')
     parser.add_argument('--start', type=Path, metavar='CHECKPOINT', help='go on from this one')
     parser.add_argument('--steps', type=int, default=STEPS, metavar='N')
     parser.add_argument('--minutes', type=float, default=1e9, metavar='M')
-    parser.add_argument('--batch', type=int, default=64, metavar='N', help='sequences')
-    parser.add_argument('--frames', type=int, default=12, metavar='N', help='of a sequence')
+    parser.add_argument('--batch', type=int, default=64, metavar='N',
+                        help='sequences of edgevla, single frames of openvla')
+    parser.add_argument('--frames', type=int, default=12, metavar='N',
+                        help='of a sequence of edgevla')
     parser.add_argument('--rate', type=float, default=1.2e-3, help='learning rate at its highest')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
@@ -86,9 +95,7 @@ def run_record(args: argparse.Namespace) -> int:
     if (args.data / 'dataset.json').exists():
         raise ValueError(f'{args.data}: holds a recorded dataset already; give another folder, or '
                          'remove this one first')
-    if args.driver is not None and not (args.driver / 'model.onnx').is_file():
-        raise ValueError(f'{args.driver}: no such checkpoint; a driver is a folder with '
-                         'config.json and model.onnx')
+    _check_driver(args.driver)
     check_folder(args.data)
     begin = time.monotonic()
 
@@ -105,77 +112,73 @@ def run_record(args: argparse.Namespace) -> int:
 def run_fit(args: argparse.Namespace) -> int:
     """Train on what is recorded. Raises ValueError with one line."""
     _need_torch(args)
-    from vla_ros.policies.edgevla.config import Compressor, small
-    from vla_ros.sim.tasks import VOCABULARY
+    from vla_ros.policies.edgevla.config import Compressor
     from vla_ros.training.dataset import load
-    from vla_ros.training.trainer import Batches, Trainer, normalization
+    from vla_ros.training.families import FAMILIES, EdgeVlaFamily, Family, add_all
     _check_recipe(args)
     _require('window', args.window, 1, 1024)
     _require('keep', args.keep, 1, 512)
     datasets = [load(folder) for folder in args.data]
-    shortest = min(dataset.arrays['state'].shape[1] for dataset in datasets)
-    if args.frames > shortest:
-        raise ValueError(f'train: frames: {args.frames}; the episodes are {shortest} long')
-    keep = 0 if args.compressor == 'none' else args.keep
-    scales = _started(args).normalization if args.start else normalization(datasets[0])
-    config = replace(small(VOCABULARY, scales), window=args.window,
-                     compressor=Compressor(args.compressor, keep))
-    recipe = _made(args)
-    batches = Batches(config, recipe)
-    for dataset in datasets:
-        batches.add(dataset)
+    family: Family = FAMILIES[args.family]()
+    if args.family == 'edgevla':
+        shortest = min(dataset.arrays['state'].shape[1] for dataset in datasets)
+        if args.frames > shortest:
+            raise ValueError(f'train: frames: {args.frames}; the episodes are {shortest} long')
+        keep = 0 if args.compressor == 'none' else args.keep
+        family = EdgeVlaFamily(args.window, Compressor(args.compressor, keep))
+    batches, trainer = family.begin(datasets[0], _made(args), args.start)
+    add_all(batches, datasets)
     args.out.mkdir(parents=True, exist_ok=True)
-    Trainer(batches, config, recipe, args.start).train(args.out, _tell)
-    return _export(args.out)
+    trainer.train(args.out, _tell)
+    return _finish(family, args.out)
 
 
 def run_grow(args: argparse.Namespace) -> int:
     """Record and train at the same time. Raises ValueError with one line."""
     _need_torch(args)
     _check_recipe(args)
-    for name, most in (('part', 100_000), ('parts', 10_000), ('workers', 1024), ('frames', 60)):
+    for name, most in (('part', 100_000), ('parts', 10_000), ('workers', 1024), ('frames', 60),
+                       ('begin', 10**9)):
         _require(name, getattr(args, name), 1, most)
     _check_seeds(args.first_seed, args.part * args.parts)
+    if args.begin > args.part * args.parts:
+        raise ValueError(f'train: begin: {args.begin}; {args.parts} parts have '
+                         f'{args.part * args.parts} episodes')
+    _check_driver(args.driver)
     import multiprocessing
     import threading
 
-    from vla_ros.policies.edgevla.config import small
-    from vla_ros.sim.tasks import VOCABULARY
     from vla_ros.training.dataset import Shape
-    from vla_ros.training.rounds import READY, Parts, record_rounds
-    from vla_ros.training.trainer import Batches, Trainer, growing, normalization
+    from vla_ros.training.families import FAMILIES, add_all
+    from vla_ros.training.rounds import READY, Parts, Rounds, record_rounds
+    from vla_ros.training.trainer import growing
     args.out.mkdir(parents=True, exist_ok=True)
-    checkpoints = args.data / 'checkpoints'
-    recorder = multiprocessing.get_context('spawn').Process(target=record_rounds, args=(
-        args.data, checkpoints, Shape(args.part), args.first_seed, args.workers,
-        60.0 * args.minutes, args.parts))
+    checkpoints, family = args.data / 'checkpoints', FAMILIES[args.family]()
+    recorder = multiprocessing.get_context('spawn').Process(target=record_rounds, args=(Rounds(
+        args.data, checkpoints, Shape(args.part), args.first_seed, args.workers, args.parts,
+        args.driver),))
     recorder.start()
     stop = threading.Event()
     try:
         parts = Parts(args.data)
         first = parts()
-        while not first:
-            if recorder.exitcode is not None:
+        while sum(len(dataset) for dataset in first) < args.begin:
+            first += parts()
+            if recorder.exitcode:
                 raise ValueError(f'train: the recording ended with status {recorder.exitcode}')
             time.sleep(0.5)
-            first = parts()
-        recipe = _made(args)
-        config = _started(args) if args.start else replace(
-            small(VOCABULARY, normalization(first[0])), window=8)
-        batches = Batches(config, recipe)
-        for dataset in first:
-            batches.add(dataset)
+        batches, trainer = family.begin(first[0], _made(args), args.start)
+        add_all(batches, first)
         growing(batches, parts, 100e9, stop)
-        Trainer(batches, config, recipe, args.start).train(
-            checkpoints, _tell, lambda folder: (folder / READY).touch())
+        trainer.train(checkpoints, _tell, lambda folder: (folder / READY).touch())
     finally:
         stop.set()
         if recorder.is_alive():
             recorder.terminate()
         recorder.join()
-    for name in ('config.json', 'model.safetensors', 'training.json'):
+    for name in family.files:
         (args.out / name).write_bytes((checkpoints / name).read_bytes())
-    return _export(args.out)
+    return _finish(family, args.out)
 
 
 def _require(name: str, value: float, low: float, high: float) -> None:
@@ -192,6 +195,16 @@ def _check_recipe(args: argparse.Namespace) -> None:
                             ('save_minutes', 1e-3, 1e9)):
         _require(name, getattr(args, name), low, high)
     check_folder(args.out)
+
+
+def _check_driver(driver: Path | None) -> None:
+    if driver is None:
+        return
+    from vla_ros.training.driver import policy_of
+    needed = {'edgevla_sim': 'model.onnx', 'openvla_small': 'model.safetensors'}[policy_of(driver)]
+    if not (driver / needed).is_file():
+        raise ValueError(f'{driver}: no such checkpoint; a driver is a folder with config.json '
+                         f'and {needed}')
 
 
 def _check_seeds(first: int, count: int) -> None:
@@ -213,11 +226,6 @@ def _need_torch(args: argparse.Namespace) -> None:
         raise ValueError(f'train: device {args.device}: torch sees no GPU here; use --device cpu')
 
 
-def _started(args: argparse.Namespace) -> Any:
-    from vla_ros.policies.edgevla.config import read_config
-    return read_config(args.start / 'config.json')
-
-
 def _made(args: argparse.Namespace) -> Any:
     from vla_ros.training.trainer import Recipe
     return Recipe(steps=args.steps, minutes=args.minutes, batch=args.batch, frames=args.frames,
@@ -231,10 +239,9 @@ def _tell(row: dict[str, float]) -> None:
     print(*rows_of([row]), flush=True)
 
 
-def _export(folder: Path) -> int:
-    from vla_ros.policies.edgevla.export import export
-    difference = export(folder)
-    print(f'wrote {folder}; ONNX Runtime differs from torch by at most {difference:.1e}')
+def _finish(family: Any, folder: Path) -> int:
+    told = family.finish(folder)
+    print(f'wrote {folder}; {told}')
     return 0
 
 

@@ -75,11 +75,15 @@ class ActionFlow(StaticBackend):
     def step(self, frame: Frame) -> NDArray[np.int64] | None:
         if not self.options.overlap:
             return self._tick(frame)
-        before, self._waiting = self._waiting, frame
+        self.bucket(len(frame.ids))  # what does not fit is refused now, not a tick later
+        self.check(frame)
+        before, found = self._waiting, None
         if before is None:
             self._look(frame)
-            return None
-        return self._tick(Frame(frame.images, before.ids, before.state))
+        else:
+            found = self._tick(Frame(frame.images, before.ids, before.state))
+        self._waiting = frame
+        return found
 
     @torch.inference_mode()
     def _look(self, frame: Frame) -> None:

@@ -1,7 +1,7 @@
 """Weights in fewer bits: how they are packed, and what they are worth when unpacked.
 
 fp8: e4m3 with one scale a row (largest value 448). int8 and int4: symmetric, one scale for each
-128 weights of a row (64 or 32 where the width asks for it). Activations stay as they are, but for
+128 weights of a row (64 or 32 where the row is narrow). Activations stay as they are, but for
 fp8 products of many rows, whose rows get a scale each.
 """
 
@@ -16,6 +16,7 @@ FORMATS = ('plain', 'fp8', 'int8', 'int4')
 FP8_MOST = 448.0
 BITS = {'int8': 8, 'int4': 4}
 GROUPS = (128, 64, 32)  # weights that share a scale: the first that divides the width
+_GROUPS_OF_A_ROW = 8       # at least, so that narrow policies are cut as finely as wide ones
 _SEARCH = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)  # of the largest value: clipping few helps the many
 
 
@@ -98,8 +99,10 @@ def packed_bytes(n: int, k: int, form: str, plain_bytes: int) -> int:
 
 def _group(width: int, form: str) -> int:
     for group in GROUPS:
-        if width % group == 0:
+        if width % group == 0 and width >= _GROUPS_OF_A_ROW * group:
             return group
+    if width % GROUPS[-1] == 0:
+        return GROUPS[-1]
     raise ValueError(f'precision: {form}: a weight of width {width}: allowed are multiples of '
                      f'{GROUPS[-1]}; choose fp8 or bf16')
 
@@ -107,7 +110,8 @@ def _group(width: int, form: str) -> int:
 def _best_scale(groups: Tensor, half: int) -> Tensor:
     """For each group the scale with the least squared error, of a few."""
     largest = groups.abs().amax(-1).clamp_min(1e-12)
-    best, error = largest, torch.full_like(largest, torch.inf)
+    # Where even the squares of the errors are too large for a number, nothing is clipped.
+    best, error = largest / (half - 1), torch.full_like(largest, torch.inf)
     for share in _SEARCH:
         scale = (share * largest / (half - 1)).to(torch.bfloat16).float()
         back = (groups / scale[..., None]).round().clamp(-half, half - 1) * scale[..., None]

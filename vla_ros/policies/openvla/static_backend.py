@@ -120,12 +120,19 @@ class StaticBackend(Backend):
         """Write all inputs of the captured work."""
         self.fill(frame, bucket)
 
+    def check(self, frame: Frame) -> None:
+        """Raises ValueError with one line unless the frame fits the buffers."""
+        wanted = self.inputs.host['images'].shape
+        if frame.images.shape != wanted:
+            raise ValueError(f'images: {list(frame.images.shape)}: the buffers were made for '
+                             f'{list(wanted)}; use images of that size')
+        if self.config.state and frame.state is None:
+            raise ValueError(f'state: missing: the policy takes {self.config.state} values')
+
     def fill(self, frame: Frame, bucket: int, slot: int = 0) -> int:
         """Write a frame into the staging block; returns its length in tokens."""
+        self.check(frame)
         host = self.inputs.host
-        if frame.images.shape != host['images'].shape:
-            raise ValueError(f'images: {list(frame.images.shape)}: the buffers were made for '
-                             f'{list(host["images"].shape)}; use images of that size')
         host['images'][:] = frame.images
         text = len(frame.ids)
         host['ids'][:text] = frame.ids

@@ -33,9 +33,9 @@ class Shape:
 
 _SHAPES: Mapping[str, Shape] = MappingProxyType({
     'plain': Shape(4, 8, 2048), 'plain gated': Shape(2, 4, 2048),
-    'fp8': Shape(4, 4, 2048), 'fp8 gated': Shape(4, 4, 2048),
+    'fp8': Shape(4, 2, 1024), 'fp8 gated': Shape(4, 4, 4096),
     'int8': Shape(4, 4, 512), 'int8 gated': Shape(2, 4, 512),
-    'int4': Shape(4, 4, 512), 'int4 gated': Shape(2, 4, 512)})
+    'int4': Shape(8, 4, 512), 'int4 gated': Shape(4, 4, 512)})
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,14 @@ class Weight:
         grid, gamma = (-(-n // shape.rows),), x if gamma is None else gamma
         scale = x if packed.scale is None else packed.scale
         if packed.bits:
-            words = packed.width * packed.bits // 32
-            kernels().matvec_words[grid](
-                x, gamma, packed.data, scale, out, n, epsilon, BITS=packed.bits,
-                GROUP=packed.group, TILE=min(shape.tile, _power(words)), **common)
+            tile = min(shape.tile, _power(packed.width * packed.bits // 32))
+            if packed.bits == 4:
+                kernels().matvec_nibbles[grid](x, gamma, packed.data, scale, out, n, epsilon,
+                                               GROUP=packed.group, TILE=tile, **common)
+            else:
+                kernels().matvec_words[grid](x, gamma, packed.data, scale, out, n, epsilon,
+                                             BITS=packed.bits, GROUP=packed.group, TILE=tile,
+                                             **common)
         else:
             kernels().matvec[grid](
                 x, gamma, packed.data, scale, out, n, epsilon,
@@ -206,11 +210,16 @@ def silu_mul(product: Product, narrow: bool = False) -> Activation:
         return narrowed(functional.silu(gate) * up, narrow)
     count, both = gate_up.shape
     size = count if count < _EVEN else -(-count // _EVEN) * _EVEN
+    if narrow:
+        block = torch.empty((size, both // 2), dtype=torch.float8_e4m3fn, device=gate_up.device)
+        scale = torch.empty(count, dtype=torch.float32, device=gate_up.device)
+        kernels().silu_mul_narrow[(count,)](
+            gate_up, *product.scales(), block, scale, both // 2, BLOCK=_power(both // 2),
+            SCALED=product.row is not None, MOST=FP8_MOST, num_warps=16)
+        return Activation(block[:count], scale, block)
     block = torch.empty((size, both // 2), dtype=gate_up.dtype, device=gate_up.device)
     kernels().silu_mul[(count, -(-both // 2048))](
         gate_up, *product.scales(), block, both // 2, BLOCK=1024, SCALED=product.row is not None)
-    if narrow:
-        return narrowed(block[:count], True)
     return Activation(block[:count], block=block)
 
 

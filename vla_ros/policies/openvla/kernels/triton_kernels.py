@@ -93,6 +93,112 @@ def _fraction(words, FIELD: tl.constexpr, BITS: tl.constexpr):
 
 
 @triton.jit
+def _halves(x, gamma, cols, mask, NORM: tl.constexpr):
+    """Activations for `_eight`, as float16 bits in the low half of int32, and their squares."""
+    values = tl.load(x + cols, mask=mask, other=0.0).to(tl.float32)
+    square = values * values
+    if NORM:
+        values *= tl.load(gamma + cols, mask=mask, other=0.0).to(tl.float32)
+    # A 64th, so that no sum of eight products leaves the range of float16.
+    bits = (values * 0.015625).to(tl.float16).to(tl.int16, bitcast=True)
+    return bits.to(tl.int32) & 0xFFFF, square
+
+
+@triton.jit
+def _eight(words, x0, x1, x2, x3):
+    """sum((q - 8) x) of the eight fields of each word, float32.
+
+    x0 holds the activations of fields 0 (low half) and 4 (high half), and so on. The bits 0x6400
+    over a field make the float16 1024 + q, or 1024 + 16 q one field higher.
+    """
+    return tl.inline_asm_elementwise("""
+        {
+        .reg .b32 t, u, acc, most, part, less;
+        .reg .b16 low, high;
+        .reg .f32 a, b;
+        mov.b32 most, 0x64086408;
+        mov.b32 part, 0x2C002C00;
+        mov.b32 less, 0xD480D480;
+        lop3.b32 t, $1, 0x000F000F, 0x64006400, 0xEA;
+        sub.rn.f16x2 t, t, most;
+        mul.rn.f16x2 acc, t, $2;
+        lop3.b32 t, $1, 0x00F000F0, 0x64006400, 0xEA;
+        fma.rn.f16x2 t, t, part, less;
+        fma.rn.f16x2 acc, t, $3, acc;
+        shr.u32 u, $1, 8;
+        lop3.b32 t, u, 0x000F000F, 0x64006400, 0xEA;
+        sub.rn.f16x2 t, t, most;
+        fma.rn.f16x2 acc, t, $4, acc;
+        lop3.b32 t, u, 0x00F000F0, 0x64006400, 0xEA;
+        fma.rn.f16x2 t, t, part, less;
+        fma.rn.f16x2 acc, t, $5, acc;
+        mov.b32 {low, high}, acc;
+        cvt.f32.f16 a, low;
+        cvt.f32.f16 b, high;
+        add.f32 $0, a, b;
+        }
+        """, '=f,r,r,r,r,r', [words, x0, x1, x2, x3], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def matvec_nibbles(x, gamma, w, scale, out, N, epsilon, K: tl.constexpr, GROUP: tl.constexpr,
+                   ROWS: tl.constexpr, TILE: tl.constexpr, NORM: tl.constexpr, ADD: tl.constexpr,
+                   GATED: tl.constexpr, PDL: tl.constexpr):
+    """As `matvec_words` with fields of 4 bits, two products in one instruction.
+
+    Products of eight weights are summed in float16, everything else in float32.
+    """
+    WORDS: tl.constexpr = K // 8
+    SHARE: tl.constexpr = GROUP // 8
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = rows < N
+    ahead = _words(w, rows, there, 0, WORDS, TILE)
+    if GATED:
+        ahead_up = _words(w, rows + N, there, 0, WORDS, TILE)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    total = tl.zeros([ROWS, TILE], tl.float32)
+    other = tl.zeros([ROWS, TILE], tl.float32)
+    squares = tl.zeros([TILE], tl.float32)
+    for start in tl.static_range(0, WORDS, TILE):
+        lanes = start + tl.arange(0, TILE)
+        inside = lanes < WORDS
+        words = ahead if start == 0 else _words(w, rows, there, start, WORDS, TILE)
+        if GATED:
+            ups = ahead_up if start == 0 else _words(w, rows + N, there, start, WORDS, TILE)
+        cols = (lanes // SHARE) * GROUP + lanes % SHARE
+        l0, s0 = _halves(x, gamma, cols, inside, NORM)
+        l1, s1 = _halves(x, gamma, cols + SHARE, inside, NORM)
+        l2, s2 = _halves(x, gamma, cols + 2 * SHARE, inside, NORM)
+        l3, s3 = _halves(x, gamma, cols + 3 * SHARE, inside, NORM)
+        h0, s4 = _halves(x, gamma, cols + 4 * SHARE, inside, NORM)
+        h1, s5 = _halves(x, gamma, cols + 5 * SHARE, inside, NORM)
+        h2, s6 = _halves(x, gamma, cols + 6 * SHARE, inside, NORM)
+        h3, s7 = _halves(x, gamma, cols + 7 * SHARE, inside, NORM)
+        if NORM:
+            squares += ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
+        x0 = (l0 | (h0 << 16))[None, :]
+        x1 = (l1 | (h1 << 16))[None, :]
+        x2 = (l2 | (h2 << 16))[None, :]
+        x3 = (l3 | (h3 << 16))[None, :]
+        total += _eight(words, x0, x1, x2, x3) * _scales(scale, rows, there, start, WORDS, SHARE,
+                                                         TILE)
+        if GATED:
+            other += _eight(ups, x0, x1, x2, x3) * _scales(scale, rows + N, there, start, WORDS,
+                                                           SHARE, TILE)
+    factor = 64.0
+    if NORM:
+        factor = 64.0 * tl.rsqrt(tl.sum(squares, 0) / K + epsilon)
+    made = tl.sum(total, 1) * factor
+    if GATED:
+        made = made * tl.sigmoid(made) * tl.sum(other, 1) * factor
+    if ADD:
+        made += tl.load(out + rows, mask=there, other=0.0).to(tl.float32)
+    tl.store(out + rows, made.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def matvec_words(x, gamma, w, scale, out, N, epsilon, K: tl.constexpr, BITS: tl.constexpr,
                  GROUP: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, NORM: tl.constexpr,
                  ADD: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr):
@@ -353,6 +459,25 @@ def silu_mul(gate_up, row_scale, col_scale, out, H, BLOCK: tl.constexpr, SCALED:
         up *= factor * tl.load(col_scale + H + cols, mask=inside, other=0.0)
     tl.store(out + row * H + cols, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty),
              mask=inside)
+
+
+@triton.jit
+def silu_mul_narrow(gate_up, row_scale, col_scale, out, out_scale, H, BLOCK: tl.constexpr,
+                    SCALED: tl.constexpr, MOST: tl.constexpr):
+    """As `silu_mul`, a whole row at once, as float8 with a scale a row."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside = cols < H
+    gate = tl.load(gate_up + row * 2 * H + cols, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * H + H + cols, mask=inside, other=0.0).to(tl.float32)
+    if SCALED:
+        factor = tl.load(row_scale + row)
+        gate *= factor * tl.load(col_scale + cols, mask=inside, other=0.0)
+        up *= factor * tl.load(col_scale + H + cols, mask=inside, other=0.0)
+    made = gate * tl.sigmoid(gate) * up
+    size = tl.maximum(tl.max(tl.abs(made), 0), 1e-12) / MOST
+    tl.store(out_scale + row, size)
+    tl.store(out + row * H + cols, (made / size).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -1,0 +1,132 @@
+"""Fitting an OpenVLA policy to recorded episodes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ('mujoco', 'torch', 'tokenizers', 'safetensors')),
+    reason='MuJoCo, torch, tokenizers or safetensors is not installed')
+FRAMES = 20
+
+
+@pytest.fixture(scope='module')
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from vla_ros.training.dataset import Shape, generate
+    folder = tmp_path_factory.mktemp('data') / 'episodes'
+    generate(folder, Shape(3, FRAMES), seed=60, workers=1)
+    return folder
+
+
+def parts(folder: Path) -> tuple:
+    """Dataset, config of a policy that a test can train, tokenizer."""
+    from vla_ros.policies.openvla.config import Llama, Tower, Vision
+    from vla_ros.training.dataset import load
+    from vla_ros.training.openvla_trainer import make_config, tokenizer_of
+    dataset = load(folder)
+    config = make_config(dataset)
+    vision = Vision(image=128, patch=32, images=2, dino=replace(
+        config.vision.dino, width=32, depth=3, heads=2, hidden=64),
+        siglip=Tower(32, 3, 2, 64))
+    llama = Llama(config.llama.vocabulary, 64, 128, 2, 2, 2, positions=128)
+    return dataset, replace(config, vision=vision, llama=llama, projector=64), tokenizer_of(
+        dataset.sentences)
+
+
+def test_an_action_is_the_way_from_the_measured_joints_to_the_command_ahead(
+        recorded: Path) -> None:
+    from vla_ros.policies.openvla.actions import encode, unnormalize
+    from vla_ros.training.openvla_trainer import DATA, Frames, labels, places
+    from vla_ros.training.trainer import Recipe
+    dataset, config, tokenizer = parts(recorded)
+    actions, valid = labels(dataset)
+    assert 0 < valid.sum() < valid.size
+    episode, frame = np.argwhere(valid)[5]
+    told = dataset.arrays
+    np.testing.assert_allclose(
+        actions[episode, frame],
+        [*(told['targets'][episode, frame, 2, :6] - told['state'][episode, frame, :6]),
+         told['targets'][episode, frame, 1, 6]], atol=1e-6)
+    batches = Frames(config, tokenizer, Recipe())
+    batches.add(dataset)
+    batch = batches.draw(np.random.default_rng(0), 64)
+    normal = batch['actions'].numpy()
+    assert np.abs(normal).max() <= 1.0
+    units = unnormalize(normal, config.statistics[DATA])
+    near = np.abs(units[:, None] - actions[valid][None]).max(axis=-1).min(axis=1)
+    assert np.median(near) < 1e-5
+    # The bins are those of the family; the value 1 alone has two ids, which mean the same.
+    inside = np.where(normal >= 1.0, 1.0 - 1e-6, normal)
+    ids = config.actions.top - 1 - places(batch['actions'], config.actions.bins).numpy()
+    np.testing.assert_array_equal(ids, encode(inside, config.actions))
+
+
+def test_no_motion_is_exactly_one_bin(recorded: Path) -> None:
+    from vla_ros.policies.openvla.actions import decode, encode, normalize, unnormalize
+    from vla_ros.training.openvla_trainer import DATA
+    _, config, _ = parts(recorded)
+    said = config.statistics[DATA]
+    rest = np.array([0.0] * 6 + [1.0])
+    found = unnormalize(decode(encode(normalize(rest, said), config.actions), config.actions), said)
+    np.testing.assert_allclose(found, rest, atol=0.005)
+    np.testing.assert_allclose(found[:6], 0.0, atol=1e-9)
+
+
+def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
+        recorded: Path, tmp_path: Path) -> None:
+    import torch
+
+    from vla_ros.policies.openvla.backend import Frame
+    from vla_ros.policies.openvla.baseline import Baseline
+    from vla_ros.policies.openvla.checkpoint import load
+    from vla_ros.policies.openvla.tokenizer import load as load_tokenizer
+    from vla_ros.training.openvla_trainer import Frames, OpenVlaTrainer, places
+    from vla_ros.training.trainer import Recipe
+    dataset, config, tokenizer = parts(recorded)
+    recipe = Recipe(steps=150, batch=12, rate=4e-3, warm_up=10, decay=0.0, average=0.9,
+                    report_every=100)
+    batches = Frames(config, tokenizer, recipe)
+    batches.add(dataset)
+    part = batches._parts[0]
+    sentences = part['sentence'][tuple(part['kept'].T)].numpy()
+    few = part['kept'][np.unique(sentences, return_index=True)[1]]  # one frame of each
+    assert len(few) > 1
+    part['kept'] = part['held_out'] = few
+    OpenVlaTrainer(batches, config, tokenizer, recipe).train(tmp_path, lambda row: None)
+    curves = json.loads((tmp_path / 'training.json').read_text())['curves']
+    assert curves[-1]['held_out_joints'] < 0.1 * curves[0]['held_out_joints']
+
+    backend = Baseline(load(tmp_path, dtype=torch.float32))
+    assert (load_tokenizer(tmp_path).encode('pick up the red block')
+            == tokenizer.encode('pick up the red block'))
+    for episode, frame in few.tolist():
+        sentence = part['sentence'][episode, frame]
+        seen = Frame(part['images'][episode, frame].numpy(),
+                     part['ids'][sentence, 0, :part['lengths'][sentence, 0]].numpy(),
+                     part['state'][episode, frame].numpy())
+        ids = backend.step(seen)
+        told = backend.teacher_logits(seen, ids)
+        np.testing.assert_array_equal(config.actions.first + told.argmax(-1), ids)
+        wanted = config.actions.top - 1 - places(
+            part['actions'][episode, frame], config.actions.bins).numpy()
+        assert np.abs(ids - wanted).max() <= 3
+
+
+def test_a_policy_of_the_family_drives_while_more_is_recorded(recorded: Path, tmp_path: Path
+                                                               ) -> None:
+    from vla_ros.policies.openvla.checkpoint import save
+    from vla_ros.policies.openvla.model import random_model
+    from vla_ros.training.dataset import Shape, generate
+    _, config, tokenizer = parts(recorded)
+    save(tmp_path / 'driver', random_model(config))
+    tokenizer.save(tmp_path / 'driver')
+    driven = generate(tmp_path / 'driven', Shape(1, FRAMES), 60, 1, tmp_path / 'driver')
+    assert np.isfinite(driven.arrays['targets']).all()
+    assert not driven.arrays['valid'][..., 0].all()
+    assert (driven.arrays['state'] != np.load(recorded / 'state.npy')[:1]).any()
