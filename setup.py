@@ -54,7 +54,7 @@ def shared(top: str) -> list[tuple[str, list[str]]]:
 
 setup(
     name=PACKAGE,
-    version='0.2.0',
+    version='0.3.0',
     description='Vision-language-action policies on real robots with ROS 2',
     long_description=Path('README.md').read_text() if Path('README.md').exists() else '',
     long_description_content_type='text/markdown',

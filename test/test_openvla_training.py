@@ -47,15 +47,15 @@ def test_an_action_is_the_way_from_the_measured_joints_to_the_command_ahead(
     dataset, config, tokenizer = parts(recorded)
     actions, valid = labels(dataset)
     assert 0 < valid.sum() < valid.size
-    episode, frame = np.argwhere(valid)[5]
+    episode, frame, _ = np.argwhere(valid)[5]
     told = dataset.arrays
     np.testing.assert_allclose(
-        actions[episode, frame],
+        actions[episode, frame, 0],
         [*(told['targets'][episode, frame, 2, :6] - told['state'][episode, frame, :6]),
          told['targets'][episode, frame, 1, 6]], atol=1e-6)
     batches = Frames(config, tokenizer, Recipe())
     batches.add(dataset)
-    batch = batches.draw(np.random.default_rng(0), 64)
+    batch = batches.draw(np.random.default_rng(0), 64, held_out=True)
     normal = batch['actions'].numpy()
     assert np.abs(normal).max() <= 1.0
     units = unnormalize(normal, config.statistics[DATA])
@@ -65,6 +65,55 @@ def test_an_action_is_the_way_from_the_measured_joints_to_the_command_ahead(
     inside = np.where(normal >= 1.0, 1.0 - 1e-6, normal)
     ids = config.actions.top - 1 - places(batch['actions'], config.actions.bins).numpy()
     np.testing.assert_array_equal(ids, encode(inside, config.actions))
+
+
+def test_one_image_is_asked_about_many_things(tmp_path: Path) -> None:
+    from vla_ros.training.dataset import Shape, generate
+    from vla_ros.training.openvla_trainer import DATA, Frames, labels
+    from vla_ros.training.trainer import Recipe
+    dataset = generate(tmp_path, Shape(2, 8, advised=3), seed=61, workers=1)
+    told = dataset.arrays
+    np.testing.assert_array_equal(told['advised'][..., 0], told['sentence'])
+    actions, valid = labels(dataset)
+    assert valid.all()
+    assert actions.shape == (2, 8, 3, 7)
+    apart = np.abs(actions[:, :, 1:] - actions[:, :, :1]).max(axis=-1)
+    assert np.median(apart) > 0.02
+    _, config, tokenizer = parts(tmp_path)
+    batches = Frames(config, tokenizer, Recipe())
+    batches.add(dataset)
+    drawn = batches.draw(np.random.default_rng(0), 64, held_out=True)
+    said = config.statistics[DATA]
+    assert drawn['actions'].shape == (64, 7)
+    assert set(map(tuple, drawn['ids'].tolist())) <= {
+        tuple(row) for rows in batches._parts[0]['ids'].tolist() for row in rows}
+    assert said.low[0] == -said.high[0]
+
+
+def test_what_is_seen_in_a_mirror_is_what_the_expert_would_do_there() -> None:
+    from vla_ros.sim.scene import Placed
+    from vla_ros.sim.tasks import parse
+    from vla_ros.sim.trial import make_trial
+    from vla_ros.sim.world import World
+    from vla_ros.training.advice import Adviser
+    from vla_ros.training.openvla_trainer import SIDES, mirrored
+    assert mirrored('push the red block to the left') == 'push the red block to the right'
+    world, adviser = World(), Adviser()
+    scene = make_trial('push', 4).scene
+
+    def across(placed: tuple[Placed, ...]) -> tuple[Placed, ...]:
+        return tuple(replace(each, y=-each.y, turn=-each.turn) for each in placed)
+
+    turned = replace(scene, blocks=across(scene.blocks), bowls=across(scene.bowls),
+                     tool=(scene.tool[0], -scene.tool[1], scene.tool[2]))
+    colour = scene.blocks[0].colour
+    for sentence in (f'push the {colour} block left', f'pick up the {colour} block'):
+        world.reset(scene)
+        there = adviser.targets(world, parse(sentence))
+        world.reset(turned)
+        here = adviser.targets(world, parse(mirrored(sentence)))
+        assert np.abs(there[:, 0]).max() > 0.01
+        np.testing.assert_allclose(there * SIDES, here, atol=1e-6)
 
 
 def test_no_motion_is_exactly_one_bin(recorded: Path) -> None:
@@ -79,22 +128,24 @@ def test_no_motion_is_exactly_one_bin(recorded: Path) -> None:
 
 
 def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
-        recorded: Path, tmp_path: Path) -> None:
+        recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from vla_ros.policies.openvla.backend import Frame
     from vla_ros.policies.openvla.baseline import Baseline
     from vla_ros.policies.openvla.checkpoint import load
     from vla_ros.policies.openvla.tokenizer import load as load_tokenizer
+    from vla_ros.training import openvla_trainer
     from vla_ros.training.openvla_trainer import Frames, OpenVlaTrainer, places
     from vla_ros.training.trainer import Recipe
+    monkeypatch.setattr(openvla_trainer, 'MIRRORED', 0.0)  # twice as much to learn
     dataset, config, tokenizer = parts(recorded)
     recipe = Recipe(steps=150, batch=12, rate=4e-3, warm_up=10, decay=0.0, average=0.9,
                     report_every=100)
     batches = Frames(config, tokenizer, recipe)
     batches.add(dataset)
     part = batches._parts[0]
-    sentences = part['sentence'][tuple(part['kept'].T)].numpy()
+    sentences = part['asked'][tuple(part['kept'].T)].numpy()
     few = part['kept'][np.unique(sentences, return_index=True)[1]]  # one frame of each
     assert len(few) > 1
     part['kept'] = part['held_out'] = few
@@ -105,8 +156,8 @@ def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
     backend = Baseline(load(tmp_path, dtype=torch.float32))
     assert (load_tokenizer(tmp_path).encode('pick up the red block')
             == tokenizer.encode('pick up the red block'))
-    for episode, frame in few.tolist():
-        sentence = part['sentence'][episode, frame]
+    for episode, frame, answer in few.tolist():
+        sentence = part['asked'][episode, frame, answer]
         seen = Frame(part['images'][episode, frame].numpy(),
                      part['ids'][sentence, 0, :part['lengths'][sentence, 0]].numpy(),
                      part['state'][episode, frame].numpy())
@@ -114,7 +165,7 @@ def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
         told = backend.teacher_logits(seen, ids)
         np.testing.assert_array_equal(config.actions.first + told.argmax(-1), ids)
         wanted = config.actions.top - 1 - places(
-            part['actions'][episode, frame], config.actions.bins).numpy()
+            part['actions'][episode, frame, answer], config.actions.bins).numpy()
         assert np.abs(ids - wanted).max() <= 3
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import torch
+
 from vla_ros.policies.openvla.actionflow import ActionFlow
 from vla_ros.policies.openvla.backend import Backend
 from vla_ros.policies.openvla.baseline import Baseline
@@ -48,8 +50,24 @@ def make_backend(name: str, model: OpenVla, precision_name: str,
             raise ValueError(f'precision: {precision_name}: the baseline is plain: it runs in '
                              'fp32, fp16 and bf16')
         return Baseline(model)
+    check_gpu(model.device, wanted)
     return STATIC[name](model, StaticOptions(wanted, check_buckets(options.buckets), consume,
                                              options.overlap, options.image))
+
+
+def check_gpu(device: torch.device, wanted: Precision) -> None:
+    """Raises ValueError with one line where a GPU lacks what the kernels need."""
+    if device.type != 'cuda':
+        return
+    try:
+        import triton  # noqa: F401
+    except ModuleNotFoundError:
+        raise ValueError('backend: Python module triton is missing: only the backend baseline '
+                         'runs on a GPU without it; pip install triton') from None
+    able = torch.cuda.get_device_capability(device)
+    if 'fp8' in (wanted.decode, wanted.prefill) and able < (8, 9):
+        raise ValueError(f'precision: {wanted.name}: {torch.cuda.get_device_name(device)} has no '
+                         'fp8 (compute capability 8.9 or later has); choose int8-weight or bf16')
 
 
 def checked_precision(name: str, model: OpenVla, options: BackendOptions) -> Precision:

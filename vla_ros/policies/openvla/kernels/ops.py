@@ -318,6 +318,8 @@ def attend(qkv: Tensor, turn: tuple[Tensor, Tensor], at: Rows, ring: Ring, shape
         keys, values = (part[slots].transpose(1, 2) for part in (ring.keys, ring.values))
         steps = torch.arange(keys.shape[2], device=qkv.device)
         mask = (steps[None] <= at.positions[:, None])[:, None, None]
+        # A frame that was not finite must not spoil those that come after it.
+        keys, values = (part.masked_fill(~mask.mT, 0.0) for part in (keys, values))
         seen = functional.scaled_dot_product_attention(query, keys, values, mask,
                                                        enable_gqa=kv != heads)
         return seen.reshape(len(qkv), heads * d)
