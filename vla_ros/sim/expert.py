@@ -30,6 +30,7 @@ LEASH = 0.06            # the target is never farther from the tool
 # m/s and 1/s
 SPEED, PUSH_SPEED, GAIN = 0.24, 0.12, 5.0
 SLOWING = 1.6           # m/s2
+LEAD_S = 0.06           # s that the tool is behind its target on its way
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,15 @@ class Expert:
         """Take over from wherever the tool is."""
         self._target = None
         self._velocity = np.zeros(3)
+
+    def go_on(self, now: Snapshot, task: Task) -> None:
+        """Take over as if it had been on its way for a while: at full speed, the target ahead."""
+        goal = decide(now, task)
+        way = goal.point - now.tool
+        distance = float(np.linalg.norm(way))
+        speed = min(goal.speed, GAIN * distance)
+        self._velocity = way / distance * speed if distance > 1e-9 else np.zeros(3)
+        self._target = now.tool + self._velocity * LEAD_S
 
     def act(self, now: Snapshot, task: Task) -> tuple[Floats, float]:
         """Joint targets [6] and the gripper, 0 closed to 1 open."""

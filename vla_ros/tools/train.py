@@ -31,6 +31,7 @@ def add_parser(subparsers: Any) -> None:
                         help='of an episode, 10 in a second (default 60)')
     record.add_argument('--driver', type=Path, metavar='CHECKPOINT',
                         help='a trained policy that drives between the corrections of the expert')
+    _advised(record)
     record.set_defaults(run=run_record)
 
     fit = steps.add_parser('fit', help='train on recorded episodes; needs torch',
@@ -59,8 +60,15 @@ def add_parser(subparsers: Any) -> None:
                       'then drives every fourth')
     grow.add_argument('--first-seed', type=int, default=0, metavar='S', help='of the episodes')
     grow.add_argument('--workers', type=int, default=os.cpu_count(), metavar='N')
+    _advised(grow)
     grow.set_defaults(run=run_grow)
     add_curves(steps)
+
+
+def _advised(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--advised', type=int, default=0, metavar='N',
+                        help='sentences of each frame for which it is also recorded what the '
+                        'expert would do; openvla learns from all of them (default 0)')
 
 
 def _recipe(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +99,7 @@ def run_record(args: argparse.Namespace) -> int:
     _require('episodes', args.episodes, 1, 1_000_000)
     _require('workers', args.workers, 1, 1024)
     _require('frames', args.frames, 2, 10_000)
+    _require('advised', args.advised, 0, 100)
     _check_seeds(args.seed, args.episodes)
     if (args.data / 'dataset.json').exists():
         raise ValueError(f'{args.data}: holds a recorded dataset already; give another folder, or '
@@ -102,8 +111,8 @@ def run_record(args: argparse.Namespace) -> int:
     def report(done: int) -> None:
         _show(f'{done} of {args.episodes} episodes, {time.monotonic() - begin:.0f} s')
 
-    generate(args.data, Shape(args.episodes, args.frames), args.seed, max(1, args.workers),
-             args.driver, report)
+    shape = Shape(args.episodes, args.frames, advised=args.advised)
+    generate(args.data, shape, args.seed, max(1, args.workers), args.driver, report)
     print(f'\nrecorded {args.episodes} episodes in {args.data} in '
           f'{time.monotonic() - begin:.0f} s')
     return 0
@@ -140,6 +149,7 @@ def run_grow(args: argparse.Namespace) -> int:
     for name, most in (('part', 100_000), ('parts', 10_000), ('workers', 1024), ('frames', 60),
                        ('begin', 10**9)):
         _require(name, getattr(args, name), 1, most)
+    _require('advised', args.advised, 0, 100)
     _check_seeds(args.first_seed, args.part * args.parts)
     if args.begin > args.part * args.parts:
         raise ValueError(f'train: begin: {args.begin}; {args.parts} parts have '
@@ -155,8 +165,8 @@ def run_grow(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     checkpoints, family = args.data / 'checkpoints', FAMILIES[args.family]()
     recorder = multiprocessing.get_context('spawn').Process(target=record_rounds, args=(Rounds(
-        args.data, checkpoints, Shape(args.part), args.first_seed, args.workers, args.parts,
-        args.driver),))
+        args.data, checkpoints, Shape(args.part, advised=args.advised), args.first_seed,
+        args.workers, args.parts, args.driver),))
     recorder.start()
     stop = threading.Event()
     try:

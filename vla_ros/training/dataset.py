@@ -16,31 +16,39 @@ from vla_ros.core.types import ImageSize
 
 FORMAT = 'vla_ros sim episodes 2'
 DESCRIPTION = 'dataset.json'
+STEPS = 2  # of 0.1 s that advice looks ahead
 BLOCK = 8  # episodes that a worker takes at once
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How much is recorded: E episodes of F frames, with chunks of H steps; image side in px."""
+    """How much is recorded: E episodes of F frames, with chunks of H steps; image side in px.
+
+    `advised`: sentences of each frame for which it is recorded what the expert would do.
+    """
 
     episodes: int
     frames: int = 60
     horizon: int = 16
     side: int = 128
+    advised: int = 0
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of each array."""
         e, f, h = self.episodes, self.frames, self.horizon
+        a = self.advised
+        more = {'advice': ((e, f, a, STEPS + 1, 7), 'float32'), 'advised': ((e, f, a), 'int64'),
+                'advised_objects': ((e, f, a, 6), 'float32')} if a else {}
         return {'images': ((e, f, 2, self.side, self.side, 3), 'uint8'),
                 'state': ((e, f, 7), 'float32'), 'targets': ((e, f, h, 7), 'float32'),
                 'valid': ((e, f, h), 'bool'), 'objects': ((e, f, 6), 'float32'),
                 'things': ((e, f, 8, 3), 'float32'),
-                'sentence': ((e, f), 'int64')}
+                'sentence': ((e, f), 'int64'), **more}
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Mapped arrays [E, F, …]; `sentence` indexes `sentences`."""
+    """Mapped arrays [E, F, …]; `sentence` and `advised` index `sentences`."""
 
     arrays: dict[str, NDArray[Any]]
     sentences: tuple[str, ...]
@@ -103,12 +111,14 @@ def _prepare() -> None:
 
 def _record(job: tuple[Path, Shape, tuple[str, ...], int, int, int, Path | None]) -> int:
     from vla_ros.sim.world import World
+    from vla_ros.training.advice import Adviser
     from vla_ros.training.episodes import CAMERAS, record
     folder, shape, sentences, seed, start, end, checkpoint = job
     if not _WORLD:
         size = ImageSize(shape.side, shape.side)
         _WORLD.append(World(dict.fromkeys(CAMERAS, size)))
         _WORLD.append(None)
+        _WORLD.append(Adviser() if shape.advised else None)
         if checkpoint is not None:
             from vla_ros.training.driver import policy_driver
             _WORLD[1] = policy_driver(checkpoint)
@@ -116,8 +126,11 @@ def _record(job: tuple[Path, Shape, tuple[str, ...], int, int, int, Path | None]
     arrays = {name: np.load(folder / f'{name}.npy', mmap_mode='r+') for name in shape.arrays()}
     for episode in range(start, end):
         driver = _WORLD[1]() if _WORLD[1] is not None else None
-        made = record(_WORLD[0], seed + episode, shape.frames, shape.horizon, driver)
-        for name in ('images', 'state', 'targets', 'valid', 'objects', 'things'):
+        made = record(_WORLD[0], seed + episode, shape.frames, shape.horizon, driver,
+                      shape.advised, _WORLD[2])
+        for name in arrays.keys() - {'sentence', 'advised'}:
             arrays[name][episode] = getattr(made, name)
         arrays['sentence'][episode] = [index[text] for text in made.sentences]
+        if shape.advised:
+            arrays['advised'][episode] = [[index[text] for text in row] for row in made.advised]
     return end - start

@@ -16,10 +16,11 @@ from vla_ros.sim.arm import OPENING
 from vla_ros.sim.expert import Expert, gripper_position
 from vla_ros.sim.judge import Judge
 from vla_ros.sim.kinematics import reach_down
-from vla_ros.sim.scene import BLOCK_HALF, COLOURS, Placed, Scene, make_scene
+from vla_ros.sim.scene import COLOURS, Placed, Scene, make_scene
 from vla_ros.sim.tasks import Kind, Task, wordings
 from vla_ros.sim.trial import draw_task
 from vla_ros.sim.world import Snapshot, World
+from vla_ros.training.advice import Adviser, fair
 
 TICK_NS = NS_PER_S // 50
 TICKS_PER_FRAME = 5   # frames at 10 Hz
@@ -45,6 +46,10 @@ class Episode:
     from there; `valid` bool [F, H]; `objects` float32 [F, 6]: where the thing of the task and its
     bowl (or the thing again) are, m; `things` float32 [F, 8, 3]: where the block and the bowl of
     each colour are, nan where there is none.
+
+    `advised`: A sentences of each frame, that of the frame first and others drawn; `advice` float32
+    [F, A, 3, 7]: what the expert would command if it were on its way, at the frame and every 0.1 s
+    from there; `advised_objects` float32 [F, A, 6], as `objects`.
     """
 
     images: NDArray[np.uint8]
@@ -54,11 +59,18 @@ class Episode:
     valid: NDArray[np.bool_]
     objects: NDArray[np.float32]
     things: NDArray[np.float32]
+    advised: tuple[tuple[str, ...], ...]
+    advice: NDArray[np.float32]
+    advised_objects: NDArray[np.float32]
 
 
 def record(world: World, seed: int, frames: int, horizon: int,
-           driver: Driver | None = None) -> Episode:
-    """Record an episode: same seed, same episode (where the driver is deterministic)."""
+           driver: Driver | None = None, advised: int = 0,
+           adviser: Adviser | None = None) -> Episode:
+    """Record an episode: same seed, same episode (where the driver is deterministic).
+
+    `advised`: sentences of each frame that an `adviser` answers.
+    """
     rng = np.random.default_rng([77, seed])
     scene = make_scene(rng)
     if rng.random() < 0.5:
@@ -69,6 +81,7 @@ def record(world: World, seed: int, frames: int, horizon: int,
     segments = np.zeros(ticks, np.int64)  # 0: not the expert
     pushing = _Disturbances(rng, driver is not None)
     expert, asked = Expert(TICK_NS / NS_PER_S), _Asked(rng, scene)
+    advice = _Advice(np.random.default_rng([78, seed]), advised, adviser)
     images, states, sentences, objects, things = [], [], [], [], []
     segment, in_control = 0, False
     for tick in range(ticks):
@@ -83,6 +96,7 @@ def record(world: World, seed: int, frames: int, horizon: int,
             sentences.append(asked.sentence)
             objects.append(_objects(now, asked.task))
             things.append(_things(now))
+            advice.add(world, now, asked)
             if driver is not None:
                 pushing.plan = driver(pictures, positions, asked.sentence, now.time_ns)
                 pushing.plan_tick = tick
@@ -104,7 +118,40 @@ def record(world: World, seed: int, frames: int, horizon: int,
     here = segments[steps[:, :1]]
     return Episode(np.stack(images), np.asarray(states, np.float32), tuple(sentences),
                    commands[steps], (segments[steps] == here) & (here > 0),
-                   np.asarray(objects, np.float32), np.asarray(things, np.float32))
+                   np.asarray(objects, np.float32), np.asarray(things, np.float32),
+                   *advice.made())
+
+
+class _Advice:
+    """What the expert would do at each frame for some sentences."""
+
+    def __init__(self, rng: np.random.Generator, count: int, adviser: Adviser | None) -> None:
+        self._rng, self._count, self._adviser = rng, count, adviser
+        self._rows: list[tuple[tuple[str, ...], list[Floats], list[Floats]]] = []
+
+    def add(self, world: World, now: Snapshot, asked: _Asked) -> None:
+        """A frame."""
+        if not self._count or self._adviser is None:
+            return
+        others = [task for task in self._adviser.sensible(now) if task != asked.task]
+        # By kind first, as in what is asked: there are most tasks with bowls.
+        kinds = [kind for kind in KINDS if any(task.kind is kind for task in others)]
+        weights = np.array([KINDS[kind] for kind in kinds])
+        tasks, sentences = [asked.task], [asked.sentence]
+        while len(tasks) < self._count:
+            kind = kinds[self._rng.choice(len(kinds), p=weights / weights.sum())]
+            same = [task for task in others if task.kind is kind]
+            tasks.append(same[self._rng.integers(len(same))])
+            texts = wordings(tasks[-1])
+            sentences.append(texts[self._rng.integers(len(texts))])
+        self._rows.append((tuple(sentences), [self._adviser.targets(world, task) for task in tasks],
+                           [_objects(now, task) for task in tasks]))
+
+    def made(self) -> tuple[tuple[tuple[str, ...], ...], NDArray[np.float32], NDArray[np.float32]]:
+        """Sentences, advice, objects of all frames."""
+        return (tuple(row[0] for row in self._rows),
+                np.array([row[1] for row in self._rows], np.float32),
+                np.array([row[2] for row in self._rows], np.float32))
 
 
 class _Asked:
@@ -138,7 +185,7 @@ class _Asked:
         kinds, weights = list(KINDS), list(KINDS.values())
         for _ in range(50):
             task = draw_task(rng, scene, kinds[rng.choice(len(kinds), p=weights)])
-            if task is not None and _fair(now, task):
+            if task is not None and fair(now, task):
                 self.task = task
                 break
         texts = wordings(self.task)
@@ -202,20 +249,6 @@ class _Disturbances:
 def _anywhere(rng: np.random.Generator) -> tuple[float, float, float]:
     return (float(rng.uniform(0.17, 0.38)), float(rng.uniform(-0.2, 0.2)),
             float(rng.uniform(0.07, 0.22)))
-
-
-def _fair(now: Snapshot, task: Task) -> bool:
-    """Whether the task makes sense now: what is in a bowl is left there."""
-    if task.thing == 'bowl' or task.kind is Kind.REACH:
-        return True
-    block = now.blocks[task.colour]
-    if not (0.12 < block[0] < 0.40 and abs(block[1]) < 0.24):
-        return False
-    if now.held == task.colour:
-        return task.kind is not Kind.PUSH
-    if block[2] > BLOCK_HALF + 0.004:
-        return False
-    return all(np.hypot(*(block[:2] - bowl[:2])) > 0.09 for bowl in now.bowls.values())
 
 
 def _objects(now: Snapshot, task: Task) -> Floats:

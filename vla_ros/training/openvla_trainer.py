@@ -50,6 +50,11 @@ MIXED = 4               # datasets in one batch
 # What the policy is told of its own earlier tokens is not quite true in training, as it will be
 # later: off by some bins, now and then by anything.
 TOLD_OFF, TOLD_WRONG = 2.0, 0.05
+# The arm and its cameras are the same on both sides, so that half of the frames are learned as if
+# seen in a mirror. What changes its sign there, and the words that change places.
+MIRRORED = 0.5
+SIDES = (-1.0, 1.0, 1.0, -1.0, 1.0, -1.0, 1.0)
+WORDS = {'left': 'right', 'right': 'left'}
 
 
 def make_config(dataset: Dataset) -> OpenVlaConfig:
@@ -65,6 +70,9 @@ def statistics(dataset: Dataset) -> Statistics:
     most = np.maximum(most, LEAST_RANGE)
     state = np.asarray(dataset.arrays['state'], np.float64).reshape(-1, 7)
     low, high = np.quantile(state, (EXTREME, 1.0 - EXTREME), axis=0)
+    turned = np.array(SIDES) < 0.0  # as far to the left as to the right
+    most_state = np.maximum(np.abs(low), np.abs(high))
+    low, high = np.where(turned, -most_state, low), np.where(turned, most_state, high)
     wider = MARGIN * np.maximum(high - low, np.r_[np.full(6, 2.0 * LEAST_RANGE), 0.01])
     low, high = low - wider, high + wider
     middle, half = (low + high) / 2.0, (high - low) / 2.0
@@ -75,23 +83,35 @@ def statistics(dataset: Dataset) -> Statistics:
 
 
 def labels(dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Actions [E, F, 7] in the units of the robot, and where they are what the expert did [E, F].
+    """Actions [E, F, A, 7] in the units of the robot, and where there are any [E, F, A].
 
-    Offsets in rad from the measured joints to the command LOOKAHEAD later; gripper 0..1.
+    Offsets in rad from the measured joints to the command LOOKAHEAD later; gripper 0..1. One for
+    each sentence that the expert was asked about; without those what it did, where it did.
     """
-    targets = np.asarray(dataset.arrays['targets'], np.float64)
-    state = np.asarray(dataset.arrays['state'], np.float64)
-    offsets = targets[:, :, LOOKAHEAD, :6] - state[..., :6]
-    actions = np.concatenate([offsets, targets[:, :, GRIPPER_LOOKAHEAD, 6:]], axis=-1)
-    valid: NDArray[np.bool_] = np.all(dataset.arrays['valid'][:, :, :LOOKAHEAD + 1], axis=-1)
-    return actions, valid
+    told = dataset.arrays
+    state = np.asarray(told['state'], np.float64)
+    if 'advice' in told:
+        targets = np.asarray(told['advice'], np.float64)
+        valid = np.ones(targets.shape[:3], np.bool_)
+    else:
+        targets = np.asarray(told['targets'], np.float64)[:, :, None]
+        valid = np.all(told['valid'][:, :, :LOOKAHEAD + 1], axis=-1)[..., None]
+    offsets = targets[..., LOOKAHEAD, :6] - state[:, :, None, :6]
+    return np.concatenate([offsets, targets[..., GRIPPER_LOOKAHEAD, 6:]], axis=-1), valid
+
+
+def mirrored(text: str) -> str:
+    """The sentence that means the same in a mirror."""
+    return ' '.join(WORDS.get(word, word) for word in text.split())
 
 
 class Frames(Batches):
-    """Frames in which the expert acts, each with its prompt and its action.
+    """Frames in which the expert acts or is asked, each with its prompts and its actions.
 
-    Arrays of a part besides the recorded ones: `actions` [E, F, 7] normalized to -1..1 of the
-    robot's range, `ids` int64 [sentences, variants, LONGEST] padded, `lengths` of the same.
+    Arrays of a part besides the recorded ones: `actions` [E, F, A, 7] normalized to -1..1 of the
+    robot's range, `asked` [E, F, A] and `objects` [E, F, A, 6] of the same, `ids` int64
+    [sentences, variants, LONGEST] padded, `lengths` of the same, `mirror` [sentences]: the sentence
+    that means the same in a mirror. `state` [E, F, 7] normalized, `mirrored` the same in a mirror.
     """
 
     def __init__(self, config: OpenVlaConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:
@@ -104,7 +124,7 @@ class Frames(Batches):
         said, told = self._statistics, dataset.arrays
         actions, valid = labels(dataset)
         kept = kept_out(len(dataset))
-        episodes, frames = np.nonzero(valid)
+        episodes, frames, answers = np.nonzero(valid)
         held = (episodes < kept) if len(dataset) > kept else np.ones(len(episodes), bool)
         rows = [[self._prompts.encode(text).ids for text in variants(
             sentence, np.random.default_rng([6, i]))] for i, sentence in enumerate(
@@ -114,9 +134,17 @@ class Frames(Batches):
             for j, each in enumerate(row):
                 ids[i, j, :len(each)] = each
         lengths = np.array([[len(each) for each in row] for row in rows])
-        at = np.stack([episodes, frames], axis=-1)
+        at = np.stack([episodes, frames, answers], axis=-1)
+        state = np.asarray(told['state'])
+        index = {sentence: i for i, sentence in enumerate(dataset.sentences)}
+        several = 'advice' in told
+        asked = np.array(told['advised'] if several else told['sentence'][..., None])
+        objects = np.array(told['advised_objects'] if several else told['objects'][:, :, None])
         made = {'actions': _normalized(actions, said.low, said.high),
-                'state': _normalized(np.asarray(told['state']), said.state_low, said.state_high),
+                'state': _normalized(state, said.state_low, said.state_high),
+                'mirrored': _normalized(state * SIDES, said.state_low, said.state_high),
+                'asked': asked, 'objects': objects,
+                'mirror': np.array([index[mirrored(text)] for text in dataset.sentences]),
                 'ids': ids, 'lengths': lengths, 'held_out': at[held],
                 'kept': at[~held] if len(dataset) > kept else at}
         return {name: torch.from_numpy(value).to(self._device) for name, value in made.items()}
@@ -132,13 +160,25 @@ class Frames(Batches):
         part = self._part(rng)
         places = part['held_out' if held_out and len(part['held_out']) else 'kept']
         drawn = torch.from_numpy(rng.integers(0, len(places), count)).to(self._device)
-        rows, columns = places[drawn].unbind(-1)
+        rows, columns, answers = places[drawn].unbind(-1)
+        turned = torch.from_numpy(
+            rng.random(count) < (0.0 if held_out else MIRRORED)).to(self._device)
         # A sequence of one frame, for what is written for sequences.
-        batch = {name: part[name][rows, columns] for name in
-                 ('state', 'actions', 'objects', 'things')}
-        batch['images'] = part['images'][rows, columns][:, None]
+        batch = {'state': torch.where(turned[:, None], part['mirrored'][rows, columns],
+                                      part['state'][rows, columns]),
+                 'actions': part['actions'][rows, columns, answers],
+                 'objects': part['objects'][rows, columns, answers],
+                 'things': part['things'][rows, columns]}
+        images = part['images'][rows, columns][:, None]
+        batch['images'] = torch.where(turned.view(-1, 1, 1, 1, 1, 1), images.flip(-2), images)
+        sides = torch.tensor(SIDES, device=self._device)
+        across = torch.tensor((1.0, -1.0, 1.0), device=self._device)  # y
+        for name, signs in (('actions', sides), ('objects', across.repeat(2)), ('things', across)):
+            there = turned.view(-1, *[1] * (batch[name].ndim - 1))
+            batch[name] = torch.where(there, batch[name] * signs, batch[name])
+        sentence = part['asked'][rows, columns, answers]
+        sentence = torch.where(turned, part['mirror'][sentence], sentence)
         variant = torch.from_numpy(rng.integers(0, PLAIN + CHATTY, count)).to(self._device)
-        sentence = part['sentence'][rows, columns]
         batch['ids'] = part['ids'][sentence, variant]
         batch['lengths'] = part['lengths'][sentence, variant]
         batch['told'] = batch['actions']
