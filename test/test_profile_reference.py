@@ -39,7 +39,7 @@ sinks:
   - {type: gripper_command, topic: d, dimensions: [hand]}
 """
 
-ENGINE = 'engine: bench\nbackend: numpy\n'
+ENGINE = 'engine: bench\nbackend: [numpy, graph]\n'
 
 POLICY = """\
 policy: reach
@@ -57,6 +57,7 @@ POLICIES = [
     ('scripted', 'trigger: threshold\noptions: {faults: [{at: 0, fault: stall, seconds: 1.0}]}'),
     ('scripted', 'trigger: rate\ntrigger_rate: 5\noptions: {motion: script, rows: [[1, 2]]}'),
     ('knn', 'checkpoint: some.npz'),
+    ('openvla', 'checkpoint: some_folder'),
 ]
 
 # They depend on what else is in the profile, so that the page can only describe them.

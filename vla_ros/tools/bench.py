@@ -8,7 +8,7 @@ import signal
 from importlib import import_module
 from typing import Any
 
-from vla_ros.tools import bench_engine
+from vla_ros.tools import bench_engine, engine_plot
 
 CONTROL = """
 Measures the period of the commands of the real action_publisher process, fed with plans: inside,
@@ -53,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     policy.add_argument('--precision', choices=('fp32', 'bf16', 'fp16'), default='fp32')
     policy.add_argument('--threads', type=int, default=1, help='on the CPU (default 1)')
     bench_engine.add_parser(benches)
+    engine_plot.add_parser(benches)
 
 
 def run(args: argparse.Namespace) -> int:
