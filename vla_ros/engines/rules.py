@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 MARGIN = 0.1                      # logit; a tie that rounding may decide either way is below it
 MEAN_BINS, P99_BINS = 1.0, 4.0    # of the actions of quantized weights
 EXACT = ('fp32',)
+MOST_EXACT = 1e-3                 # of numbers in -1 to 1
 ROUNDED = ('bf16', 'fp16')
 
 Ids = NDArray[np.int64]
@@ -67,6 +68,23 @@ class Answers:
 
     ids: Ids
     logits: Logits
+
+
+def judge_numbers(precision: str, reference: NDArray[np.floating[Any]],
+                  found: NDArray[np.floating[Any]], bins: int = 256) -> tuple[Rule, ...]:
+    """The rules of actions that are numbers in -1 to 1, not tokens: [N, H, A] both.
+
+    fp32: no number differs by more than MOST_EXACT. Anything else: as far as tokens may, counted in
+    bins of that range. Raises ValueError with one line where shapes do not fit.
+    """
+    if found.shape != reference.shape or not reference.size:
+        raise ValueError(f'actions: {list(found.shape)}: the baseline has {list(reference.shape)}')
+    error = np.abs(np.asarray(found, np.float64) - np.asarray(reference, np.float64))
+    if precision in EXACT:
+        return (Rule('largest difference of an action', float(error.max()), MOST_EXACT),)
+    error *= (bins - 1) / 2.0
+    return (Rule('action error, mean', float(error.mean()), MEAN_BINS, 'bins'),
+            Rule('action error, p99', float(np.percentile(error, 99.0)), P99_BINS, 'bins'))
 
 
 def judge(precision: str, reference: Reference, answers: Answers) -> tuple[Rule, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -88,6 +89,8 @@ class InferenceNode(LifecycleNode):
         self._engine.load()
         self._loop.lag = self._engine.lag
         durations = warm_up(self._engine, profile.warm_up, time.monotonic_ns, self._loop.malformed)
+        gc.collect()
+        gc.freeze()  # or it looks at all that was loaded, in the middle of an inference
         refusal = self._loop.on_warm_up(durations)
         if refusal:
             raise ValueError(f'{refusal}; use a faster engine or a policy with a longer horizon')

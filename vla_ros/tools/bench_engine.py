@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,6 +21,8 @@ from vla_ros.tools.measure import machine, plain
 from vla_ros.tools.transformers_baseline import measure_transformers
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vla_ros.policies.openvla.backend import Frame
     from vla_ros.policies.openvla.config import OpenVlaConfig
     from vla_ros.policies.openvla.precision import Precision
@@ -71,6 +75,9 @@ def add_parser(benches: Any) -> None:
     parser.add_argument('--device', default='', help='cpu, cuda or cuda:<number> (default: a GPU '
                         'where there is one)')
     parser.add_argument('--threads', type=int, default=1, help='on the CPU (default 1)')
+    parser.add_argument('--deterministic', choices=('no', 'too', 'only'), nargs='?', const='too',
+                        default='no', help='measure each row once more with equal bits for equal '
+                        'inputs (in a process of its own), and print what that costs')
     parser.add_argument('--json', nargs='?', const='-', metavar='FILE',
                         help='JSON into a file, which is also written after each row; without a '
                         'name, nothing else on stdout')
@@ -93,14 +100,47 @@ def run(args: argparse.Namespace) -> int:
         if file is not None:
             write_text(file, json.dumps(plain(dict(figures)), indent=2) + '\n')
 
+    if args.deterministic == 'only':
+        from vla_ros.policies.openvla.determinism import be_deterministic
+        be_deterministic()
     figures = measure(args, lambda line: console.print(line, highlight=False, markup=False,
                                                        soft_wrap=True), keep)
+    if args.deterministic == 'too':
+        add_deterministic(figures, console)
     keep(figures)
     show(figures, console)
     if args.json == '-':
         print(json.dumps(plain(figures), indent=2))
     failed = [row for row in figures['backends'].values() if 'error' in row]
     return int(len(failed) == len(figures['backends']))
+
+
+def add_deterministic(figures: dict[str, Any], console: Console) -> None:
+    """Run the same command with the switch on, and write its times and its cost to the rows.
+
+    In a process of its own, since the switch is one of the process. Raises ValueError, one line.
+    """
+    words = [word for word in sys.argv[1:] if not word.startswith('--deterministic')]
+    for option in ('--json', '--baseline-actions'):
+        if option in words:  # with its value
+            at = words.index(option)
+            del words[at:at + 1 + (at + 1 < len(words) and not words[at + 1].startswith('-'))]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / 'deterministic.json'
+        console.print('The same rows, deterministic', highlight=False)
+        status = subprocess.run(
+            [sys.executable, '-m', 'vla_ros.tools.cli', *words, '--baseline-actions', '0',
+             '--deterministic=only', '--json', str(file)], stdout=subprocess.DEVNULL).returncode
+        if not file.exists():
+            raise ValueError(f'bench: --deterministic: the second process ended with {status}; '
+                             'run it with --deterministic=only to see why')
+        again = json.loads(file.read_text())['backends']
+    for name, row in figures['backends'].items():
+        other = again.get(name, {})
+        if 'error' in row or 'action_ms' not in other:
+            continue
+        cost = 100.0 * (other['action_ms']['p50'] / row['action_ms']['p50'] - 1.0)
+        row['deterministic'] = {'action_ms': other['action_ms'], 'cost_percent': round(cost, 2)}
 
 
 def rows_of(args: argparse.Namespace, device: str) -> list[Row]:
@@ -159,7 +199,8 @@ def measure(args: argparse.Namespace, tell: Callable[[str], None],
     tell('Ceilings of the machine')
     from vla_ros.tools.engine_ceilings import measure_ceilings
     ceilings, told = measure_ceilings(config, args.text_tokens, device, plain_precision)
-    settings = {
+    settings: dict[str, Any] = {
+        'deterministic': args.deterministic == 'only',
         'command': ' '.join(['vla-ros', *sys.argv[1:]]), 'shape': _shape(args),
         'weights': 'random' if args.model is None else args.model.name, 'device': device,
         'prompt_tokens': config.prefix_tokens(args.text_tokens),

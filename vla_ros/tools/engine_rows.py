@@ -127,15 +127,17 @@ def run_steps(backend: Backend, frames: Sequence[Frame], count: int, number: int
 def figures_of(first: Steps, timed: Steps, lag: int) -> dict[str, Any]:
     """What the times say. `first`: the steps right before, at least `lag` of them.
 
-    The age of an action is the time from when its own frame was given to when it came out.
+    The age of an action is the time from when its own frame was given to when it came out; of
+    frames given before the pause that lies between the two, only where there are no others.
     """
     captured = np.concatenate([first.begin_ns, timed.begin_ns])
     captured = captured[len(first.begin_ns) - lag:][:len(timed.end_ns)]
+    skip = lag if lag < len(timed.end_ns) else 0
     seconds = float(timed.end_ns[-1] - timed.begin_ns[0]) / 1e9
     passes = float(timed.passes.mean())
     return {'action_ms': spread((timed.end_ns - timed.begin_ns) / NS_PER_MS, PERCENTILES),
             'actions_per_s': round(len(timed.end_ns) / seconds, 3),
-            'action_age_ms': spread((timed.end_ns - captured) / NS_PER_MS, PERCENTILES),
+            'action_age_ms': spread((timed.end_ns - captured)[skip:] / NS_PER_MS, PERCENTILES),
             'passes': round(passes, 3) if passes else None}
 
 

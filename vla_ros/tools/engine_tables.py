@@ -39,6 +39,11 @@ def show(figures: Mapping[str, Any], console: Console) -> None:
            {name: row for name, row in named.items() if 'times_floor' in row}, PARTS)
     warm = ', '.join(f'{name} {sum(row["warm_up_s"].values()):.1f}' for name, row in named.items())
     console.print(f'Warm-up, not counted, in s: {warm}', highlight=False, soft_wrap=True)
+    for name, row in named.items():
+        if 'deterministic' in row:
+            told = row['deterministic']
+            console.print(f'{name}, deterministic: {told["action_ms"]["p50"]:.2f} ms p50, '
+                          f'{told["cost_percent"]:+.1f} %', highlight=False, soft_wrap=True)
     for name, row in every.items():
         if 'error' in row:
             console.print(f'{name}: {row["error"]}', highlight=False, markup=False, soft_wrap=True)

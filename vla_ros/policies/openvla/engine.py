@@ -18,6 +18,7 @@ from vla_ros.policies.contracts import contract_of
 from vla_ros.policies.openvla import actions as action_tokens
 from vla_ros.policies.openvla.config import OpenVlaConfig, Statistics
 from vla_ros.policies.openvla.hf_config import read_config
+from vla_ros.policies.openvla.oft_layout import OFT_BACKENDS, is_oft, read_oft_config
 from vla_ros.policies.openvla.options import (
     BACKENDS,
     check_precision,
@@ -32,6 +33,7 @@ from vla_ros.profiles.policy import PolicyProfile
 if TYPE_CHECKING:
     from vla_ros.policies.openvla.backend import Backend, Frame
     from vla_ros.policies.openvla.backends import BackendOptions
+    from vla_ros.policies.openvla.oft_backend import OftBackend
 
 _NAMED = 5  # words that a note quotes
 
@@ -62,7 +64,7 @@ class OpenVlaEngine(Engine):
         self._options = read_engine_options(engine)
         self._policy_options = read_policy_options(policy)
         check_precision(engine, self._backend_name)
-        self._backend: Backend | None = None
+        self._backend: Backend | OftBackend | None = None
         self._waiting: deque[Observation] = deque()
         self._sentence: tuple[str, Encoded] | None = None
 
@@ -80,6 +82,7 @@ class OpenVlaEngine(Engine):
         if self._options.deterministic:
             from vla_ros.policies.openvla.determinism import be_deterministic
             be_deterministic()
+            self.report('deterministic: on; vla-ros bench engine --deterministic prints its cost')
         from vla_ros.policies.openvla.memory import check_memory
         self.report(check_memory(self._folder, self._config, self._profile, self._backend_name,
                                  self._backend_options()))
@@ -97,16 +100,30 @@ class OpenVlaEngine(Engine):
             raise ValueError(f'{self._folder}: {wrong}: a checkpoint of openvla is a folder with '
                              'config.json, *.safetensors and tokenizer.json')
         options = self._policy_options
-        self._config = read_config(self._folder, options.unnorm_key, options.bounds)
+        self._config = self._read_config()
+        if self._config.parallel and self._backend_name not in OFT_BACKENDS:
+            raise ValueError(f'{self._profile.file}: backend: {self._backend_name}: OFT has '
+                             f'{", ".join(OFT_BACKENDS)}; the others are for policies that decode '
+                             'token by token')
         self._statistics = action_tokens.choose(self._config.statistics, options.unnorm_key)
         check(self._policy, self._config, self._statistics, self._folder)
         tokenizer = load_tokenizer(self._folder)
         check_llama(self._config.prompt, tokenizer, str(self._folder))
         self._prompts = Prompts(self._config.prompt, tokenizer, max(self._options.buckets))
 
+    def _read_config(self) -> OpenVlaConfig:
+        options = self._policy_options
+        if options.oft or is_oft(self._folder):
+            config = read_oft_config(self._folder, options.oft, options.unnorm_key)
+        else:
+            config = read_config(self._folder, options.unnorm_key, options.bounds)
+        if options.center_crop is None:
+            return config
+        return replace(config, vision=replace(config.vision, center_crop=options.center_crop))
+
     def _gate(self) -> None:
         """Raises ValueError with one line where the check against the baseline failed."""
-        if self._backend_name == 'baseline' or self._config.parallel:
+        if self._backend_name == 'baseline':
             return
         from vla_ros.policies.observations import fitted, load, shipped
         from vla_ros.policies.openvla.parity import key_of
@@ -131,7 +148,7 @@ class OpenVlaEngine(Engine):
         return check_checkpoint(
             self._folder, self._backend_name, self._profile.precision, self._profile.device,
             [self.preprocess(each).frame for each in observations], source, report,
-            self._backend_options())
+            self._backend_options(), self._config)
 
     def _backend_options(self) -> BackendOptions:
         from vla_ros.policies.openvla.backends import BackendOptions
@@ -140,7 +157,7 @@ class OpenVlaEngine(Engine):
         return BackendOptions(options.prefill_precision, options.buckets, options.overlap,
                               (size.height, size.width))
 
-    def _make(self) -> Backend:
+    def _make(self) -> Backend | OftBackend:
         torch = _torch()
         from vla_ros.policies.openvla.backends import make_backend
         from vla_ros.policies.openvla.checkpoint import load
@@ -148,6 +165,12 @@ class OpenVlaEngine(Engine):
         profile = self._profile
         activations = 'bfloat16' if profile.device != 'cpu' else 'float32'
         dtype = getattr(torch, precision(profile.precision, activations).activations)
+        if self._config.parallel:
+            from vla_ros.policies.openvla.oft_backend import make_oft_backend
+            from vla_ros.policies.openvla.oft_checkpoint import load_oft
+            oft = load_oft(self._folder, profile.device, dtype, config=self._config)
+            return make_oft_backend(self._backend_name, oft.model, oft.head, profile.precision,
+                                    self._backend_options(), True, self._policy_options.jpeg)
         model = load(self._folder, profile.device, dtype, self._config)
         return make_backend(self._backend_name, model, profile.precision,
                             self._backend_options(), consume=True)
@@ -176,13 +199,13 @@ class OpenVlaEngine(Engine):
         given: Inputs = inputs
         if self._backend is None:
             raise RuntimeError('openvla: infer before load')
-        ids = self._backend.step(given.frame)
+        answer = self._backend.step(given.frame)
         if not self._backend.lag:
-            return None if ids is None else self._actions(ids)
+            return None if answer is None else self._actions(answer)
         self._waiting.append(given.observation)
-        if ids is None:
+        if answer is None:
             return None
-        return Answer(self._waiting.popleft(), self._actions(ids))
+        return Answer(self._waiting.popleft(), self._actions(answer))
 
     def notes(self) -> tuple[str, ...]:
         return () if self._sentence is None else notes_on(self._sentence[1])
@@ -191,9 +214,10 @@ class OpenVlaEngine(Engine):
         """Without words that a tokenizer may not know."""
         return replace(super().example(), instruction='')
 
-    def _actions(self, ids: NDArray[np.int64]) -> Floats:
-        """The chunk [H, A] in the units of the robot."""
-        normalized = action_tokens.chunk(ids, self._config.actions)
+    def _actions(self, answer: NDArray[Any]) -> Floats:
+        """The chunk [H, A] in the units of the robot, of ids [K] or of OFT's numbers [H, A]."""
+        normalized = answer if self._config.parallel else (
+            action_tokens.chunk(answer, self._config.actions))
         return action_tokens.unnormalize(normalized, self._statistics)
 
     def _encode(self, text: str) -> Encoded:

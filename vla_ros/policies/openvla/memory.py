@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,6 +43,12 @@ def needed_bytes(folder: Path, config: OpenVlaConfig, name: str, backend: str,
     dtype = getattr(torch, wanted.activations)
     tokens = config.actions.tokens
     plain = needed(folder, dtype, max(options.buckets))
+    if config.parallel:
+        from vla_ros.policies.openvla.oft import L1Head
+        with torch.device('meta'):
+            head = L1Head(config)
+        plain = replace(plain, weights=plain.weights + dtype.itemsize * sum(
+            value.numel() for value in head.parameters()))
     slots = tokens if backend == 'actionflow' else 1
     extra = 0
     llama = config.llama

@@ -28,13 +28,13 @@ from vla_ros.policies.openvla.kernels.ops import (
 )
 from vla_ros.policies.openvla.model import OpenVla
 from vla_ros.policies.openvla.oft import L1Head, predict
+from vla_ros.policies.openvla.oft_layout import OFT_BACKENDS
 from vla_ros.policies.openvla.precision import Precision
 from vla_ros.policies.openvla.staging import Staging
 from vla_ros.policies.openvla.static import StaticLlama, StaticVision
 from vla_ros.policies.openvla.static_backend import check_buckets
 from vla_ros.policies.openvla.transforms import Transform
 
-OFT_BACKENDS = ('baseline', 'graph')
 RESAMPLING = 'lanczos'  # as the images of its datasets were made
 _ROWS = 16  # rows of a pass are a multiple: kernels like it, padding is masked anyway
 

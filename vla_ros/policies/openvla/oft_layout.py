@@ -17,6 +17,7 @@ from vla_ros.policies.openvla.hf_config import read_config
 from vla_ros.policies.openvla.hf_files import INDEX, WEIGHTS, unreadable
 
 ACTION_HEAD, PROPRIO_PROJECTOR = 'action_head', 'proprio_projector'
+OFT_BACKENDS = ('baseline', 'graph')
 ADAPTER = 'lora_adapter'  # the folder of weights that were not merged
 LATEST = 'latest'         # what fine-tuning writes in place of a step where it keeps one
 _FILE = re.compile(r'(?P<part>[a-z_]+)--(?P<step>\d{1,12}|latest)_checkpoint\.pt')

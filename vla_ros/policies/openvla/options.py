@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vla_ros.policies.openvla.oft_layout import LAYOUTS
 from vla_ros.profiles.engine import EngineProfile
 from vla_ros.profiles.policy import PolicyProfile
 
@@ -32,10 +33,19 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """Of a policy profile. `unnorm_key`: the dataset whose statistics un-normalize actions."""
+    """Of a policy profile.
+
+    `unnorm_key`: the dataset whose statistics un-normalize actions; `bounds`: they are the range
+    min to max, not the quantiles 0.01 to 0.99. `center_crop`: area of the centre of an image that
+    is kept, None as the checkpoint says. `oft`: the robot that an OFT checkpoint was tuned for;
+    `jpeg`: its images go through JPEG before they are resized.
+    """
 
     unnorm_key: str | None = None
     bounds: bool = False
+    center_crop: float | None = None
+    oft: str = ''
+    jpeg: bool = False
 
 
 def read_engine_options(profile: EngineProfile) -> EngineOptions:
@@ -58,7 +68,11 @@ def read_policy_options(policy: PolicyProfile) -> PolicyOptions:
     """Raises ValueError with one line: file, key, value, allowed."""
     section = policy.read_options()
     key = section.text('unnorm_key', '') if section.has('unnorm_key') else ''
-    found = PolicyOptions(key or None, section.flag('bounds', False))
+    crop = section.number('center_crop', above=0.0, high=1.0) if section.has('center_crop') \
+        else None
+    oft = section.text('oft', choices=LAYOUTS) if section.has('oft') else ''
+    found = PolicyOptions(key or None, section.flag('bounds', False), crop, oft,
+                          section.flag('jpeg', False))
     section.done()
     return found
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_ros.engines.driver import gpu_driver
-from vla_ros.engines.rules import Answers, Reference, judge, summary
+from vla_ros.engines.rules import Answers, Reference, judge, judge_numbers, summary
 from vla_ros.engines.verdict import Key, Verdict
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def check_checkpoint(folder: Path, backend: str, precision: str, device: str,
     chosen = options or BackendOptions()
     config = config or read_config(folder)
     activations = 'float32' if device == 'cpu' else 'bfloat16'  # of quantized weights, as engines
+    key = key_of(folder, backend, precision, device, chosen)
     if config.parallel:
-        raise ValueError(f'{folder}: it decodes all actions in one pass, without tokens: there is '
-                         'no other backend to compare')
+        return compare_oft(folder, config, key, device, frames, observations, report, chosen)
 
     def make(name: str, of: str) -> Backend:
         dtype = getattr(torch, named(of, activations).activations)
@@ -56,7 +56,6 @@ def check_checkpoint(folder: Path, backend: str, precision: str, device: str,
         return make_backend(name, load(folder, device, dtype, config), of,
                             BackendOptions() if name == 'baseline' else chosen, consume=True)
 
-    key = key_of(folder, backend, precision, device, chosen)
     plain = PLAIN[named(precision, activations).activations]
     return compare(make, key, plain, config.actions.first, frames, observations, report)
 
@@ -80,6 +79,35 @@ def compare(make: Make, key: Key, plain: str, first: int, frames: Sequence[Frame
     _free()
     return Verdict(key, judge(key.precision, reference, answers), observations, len(frames),
                    {'baseline_precision': plain, **summary(reference, answers)})
+
+
+def compare_oft(folder: Path, config: OpenVlaConfig, key: Key, device: str,
+                frames: Sequence[Frame], observations: str, report: Report,
+                options: BackendOptions) -> Verdict:
+    """The verdict on an OFT policy, whose actions are numbers."""
+    import torch
+
+    from vla_ros.policies.openvla.backends import BackendOptions
+    from vla_ros.policies.openvla.oft_backend import make_oft_backend
+    from vla_ros.policies.openvla.oft_checkpoint import load_oft
+    from vla_ros.policies.openvla.precision import precision as named
+    if not frames:
+        raise ValueError(f'{observations}: no observations; at least one is needed')
+    activations = named(key.precision, 'float32' if device == 'cpu' else 'bfloat16').activations
+
+    def answered(name: str, precision: str, chosen: BackendOptions) -> NDArray[np.float32]:
+        report(f'check: {name} in {precision}, {len(frames)} observations')
+        oft = load_oft(folder, device, getattr(torch, activations), config=config)
+        backend = make_oft_backend(name, oft.model, oft.head, precision, chosen, consume=True)
+        backend.warm_up(lambda stage: report(f'check: {stage}'))
+        return np.stack([backend.step(frame) for frame in frames])
+
+    reference = answered('baseline', PLAIN[activations], BackendOptions())
+    _free()
+    found = answered(key.backend, key.precision, options)
+    _free()
+    return Verdict(key, judge_numbers(key.precision, reference, found, config.actions.bins),
+                   observations, len(frames), {'baseline_precision': PLAIN[activations]})
 
 
 def reference_of(baseline: Backend, frames: Sequence[Frame], first: int) -> Reference:
