@@ -256,9 +256,11 @@ def test_without_choices_a_gpu_has_all_rows_that_have_targets() -> None:
     rows = rows_of(parsed(), 'cuda:0')
     names = [each.name for each in rows]
     assert {each.backend: each.actions for each in rows} == {
-        'graph': 2000, 'actionflow': 2000, 'jacobi': 500, 'baseline': 200}
-    assert {'graph_bf16', 'actionflow_bf16', 'graph_fp8', 'graph_int8-weight',
-            'graph_int4-weight', 'jacobi_bf16', 'baseline_bf16'} == set(names)
+        'graph': 2000, 'actionflow': 2000, 'actionflow+overlap': 2000, 'jacobi': 500,
+        'baseline': 200}
+    assert {'graph_bf16', 'actionflow_bf16', 'actionflow+overlap_bf16', 'graph_fp8',
+            'graph_int8-weight', 'graph_int4-weight', 'graph_int4-weight/fp8', 'jacobi_bf16',
+            'baseline_bf16'} == set(names)
     assert {each.precision for each in rows_of(parsed(), 'cpu')} == {'fp32'}
 
 

@@ -75,7 +75,7 @@ def with_entry_points(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> N
 def test_own_families_are_there_without_an_installed_package(
         monkeypatch: pytest.MonkeyPatch, cpu: EngineProfile) -> None:
     with_entry_points(monkeypatch)
-    assert set(families()) == {'edgevla', 'knn', 'scripted'}
+    assert set(families()) == {'edgevla', 'knn', 'openvla', 'scripted'}
     assert isinstance(make_engine(load_policy('scripted_bridge'), cpu), ScriptedEngine)
 
 
@@ -93,7 +93,7 @@ def test_an_unknown_family_is_named_with_those_there_are(cpu: EngineProfile) -> 
     policy = dataclasses.replace(load_policy('scripted_bridge'), family='scriptd')
     text = message_of(make_engine, policy, cpu)
     assert "'scriptd'" in text
-    assert 'knn, scripted' in text
+    assert 'knn, openvla, scripted' in text
     assert "did you mean 'scripted'?" in text
     assert str(policy.file) in text
 

@@ -336,7 +336,7 @@ REFUSED = [
     # engine
     ('engine', 'numpy', 'numpy\ndevice: gpu', "device: 'gpu': cpu, cuda or cuda:<number>"),
     ('engine', 'numpy', 'numpy\nprecision: fp64', "precision: 'fp64': one of fp32, fp16, bf16, "
-                                                  "fp8, int8, int4; did you mean 'fp16'?"),
+                                                  "fp8, int8-weight, int4-weight; did you mean 'fp16'?"),
     ('engine', 'numpy', 'numpy\naffinity: [0, 0]', 'affinity[1]: 0: named twice; the entries must '
                                                    'differ'),
     ('engine', 'numpy', 'numpy\naffinity: [-1]', 'affinity[0]: -1: a whole number from 0 to 4095'),
@@ -449,7 +449,7 @@ def test_every_shipped_profile_loads_and_bears_the_name_of_its_file(kind, name):
 def test_shipped_profiles_are_those_that_the_documentation_names():
     assert shipped('robot') == ('sim_arm', 'so101', 'widowx_bridge')
     assert shipped('policy') == (
-        'edgevla_sim', 'knn_bridge', 'scripted_bridge', 'scripted_so101')
+        'edgevla_sim', 'knn_bridge', 'openvla_small', 'scripted_bridge', 'scripted_so101')
     assert shipped('engine') == ('cpu', 'desktop', 'jetson')
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import importlib.util
 import os
 import sys
@@ -53,6 +55,7 @@ def choose_gl(environment: MutableMapping[str, str] = os.environ) -> str:
     # Mesa's software rasterizer in the calling thread: handing small images to other threads
     # costs more than they save, and cores are few.
     environment.setdefault('LP_NUM_THREADS', '0')
+    _load_triton()
     named = environment.get('MUJOCO_GL', '').strip().lower()
     if named and named not in _FIX:
         raise ValueError(f'MUJOCO_GL {named!r}: allowed are {", ".join(_FIX)}; unset it to have '
@@ -69,6 +72,17 @@ def choose_gl(environment: MutableMapping[str, str] = os.environ) -> str:
         tried.append(f'{name} ({problem})')
     raise ValueError(f'rendering: no OpenGL that works here, tried {" and ".join(tried)}: '
                      f'{" or ".join(_FIX[name] for name in names)}')
+
+
+def _load_triton() -> None:
+    """Load triton's LLVM before that of Mesa, where triton is installed.
+
+    Mesa's driver gives its symbols to all that is loaded later, and triton, which torch imports
+    in its own time, dies of them. The other way round both work.
+    """
+    if importlib.util.find_spec('triton') is not None:
+        with contextlib.suppress(Exception):  # one that does not work is not needed here
+            importlib.import_module('triton')
 
 
 def _problem(name: str, environment: Mapping[str, str]) -> str:

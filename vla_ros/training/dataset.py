@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,11 +75,21 @@ def generate(folder: Path, shape: Shape, seed: int, workers: int, checkpoint: Pa
     jobs = [(folder, shape, sentences, seed, start, min(start + BLOCK, shape.episodes), checkpoint)
             for start in range(0, shape.episodes, BLOCK)]
     done = 0
-    with multiprocessing.get_context('spawn').Pool(workers, _prepare) as pool:
-        for count in pool.imap_unordered(_record, jobs):
-            done += count
-            if report is not None:
-                report(done)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context('spawn'), _prepare) as pool:
+        try:
+            for made in as_completed([pool.submit(_record, job) for job in jobs]):
+                done += made.result()
+                if report is not None:
+                    report(done)
+        except BrokenProcessPool:
+            raise ValueError(f'{folder}: a process that recorded for it died after {done} of '
+                             f'{shape.episodes} episodes (memory, or a crash told above); '
+                             'record again with fewer workers') from None
+        except BaseException:  # not when each has done its part
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
     # Last: whoever finds it finds everything.
     part = folder / f'{DESCRIPTION}.part'
     part.write_text(json.dumps(

@@ -46,6 +46,8 @@ def policy_driver(checkpoint: Path) -> Callable[[], Driver]:
 
 def policy_of(checkpoint: Path) -> str:
     """The shipped policy whose profile fits a checkpoint. Raises ValueError with one line."""
+    if not checkpoint.is_dir():
+        raise ValueError(f'{checkpoint}: no such checkpoint; give the folder of one')
     file = checkpoint / 'config.json'
     try:
         told = json.loads(file.read_text())
