@@ -10,19 +10,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 if TYPE_CHECKING:
     from vla_ros.sim.trial_record import TrialResult
+    from vla_ros.tools.ablation_engine import EngineRow
     from vla_ros.tools.eval_settings import EvalSettings
 
 ABOUT = """
 merge: merge policies, and two ways of others, under injected latency. compressor and window: the
 policy retrained with other sizes, each from the shipped weights and for the same small number of
-steps, unless FOLDER/<variant> holds such a checkpoint already.
+steps, unless FOLDER/<variant> holds such a checkpoint already. engine: a policy of the family
+openvla on each backend and in each precision. Rows that FILE holds already are not played again.
 """
 LATENCIES = (0.0, 0.1, 0.2, 0.4)
 REFERENCE = 'crossfade'
@@ -41,18 +46,19 @@ RETRAINING = ('--batch', '24', '--frames', '10', '--rate', '6e-4')
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its name and settings, and its reference by name."""
+    """One row: its name and settings, and its reference by name; of `engine` also what runs it."""
 
     name: str
     settings: EvalSettings
     reference: str
+    engine: EngineRow | None = None
 
 
 def add_ablation(kinds: Any) -> None:
     """Add `ablation` to the subcommands of `vla-ros eval`."""
     parser = kinds.add_parser('ablation', help='what each part is worth, on paired scenes',
                               description=ABOUT)
-    parser.add_argument('what', choices=('merge', *VARIANTS))
+    parser.add_argument('what', choices=('merge', *VARIANTS, 'engine'))
     parser.add_argument('--task', action='append', metavar='NAME', help='default all')
     parser.add_argument('--episodes', type=int, default=20, metavar='N',
                         help='of each task in each row (default 20)')
@@ -71,7 +77,14 @@ def add_ablation(kinds: Any) -> None:
     parser.add_argument('--checkpoints', type=Path, default=Path('out', 'ablation'),
                         metavar='FOLDER', help='of compressor and window (default out/ablation)')
     parser.add_argument('--steps', type=int, default=500, metavar='N', help='of the retraining')
-    parser.add_argument('--device', default='cpu', help='of the retraining: cpu or cuda')
+    parser.add_argument('--row', action='append', metavar='NAME',
+                        help='of engine: these rows only; may be repeated')
+    parser.add_argument('--policy', default='openvla_small',
+                        help='of engine: policy profile, name or path (default openvla_small)')
+    parser.add_argument('--model', default='', metavar='FOLDER',
+                        help='of engine: checkpoint instead of the one of the profile')
+    parser.add_argument('--device', default='cpu',
+                        help='of engine and of the retraining: cpu or cuda')
     parser.set_defaults(run=run)
 
 
@@ -79,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     """Play all rows and print the table. Raises ValueError with one line."""
     from rich.console import Console
 
-    from vla_ros.tools.eval_fast import play_all
+    from vla_ros.engines.atomic import write_text
     from vla_ros.tools.measure import machine, plain
     from vla_ros.tools.writable import check_writable
 
@@ -87,28 +100,77 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f'eval: workers: {args.workers}: at least 1 is needed')
     if args.json is not None:
         check_writable(args.json)
-    rows = list(_rows(args))
-    outside = None if args.reference is None else _reference(args)
-    console = Console(highlight=False)
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        results = [each.result for each in play_all(row.settings, args.workers, 0, lambda _: None)]
-        found[row.name] = {**summary(results), 'settings': row.settings.json()}
-        compare(found[row.name], outside or found.get(row.reference, found[row.name]))
-        console.print(line(row.name, found[row.name]), soft_wrap=True)
-        if args.json:
-            args.json.write_text(json.dumps(plain(
-                {'what': args.what, 'rows': found, 'machine': machine()}), indent=1) + '\n')
+    with tempfile.TemporaryDirectory(prefix='vla_ros_ablation_') as folder:
+        rows = list(_rows(args, Path(folder)))
+        found = _kept(args.json, args.what, rows)
+        outside = None if args.reference is None else _reference(args)
+        console = Console(highlight=False)
+        for row in rows:
+            if row.name not in found:
+                found[row.name] = _played(row, args.workers)
+                compare(found[row.name], outside or found.get(row.reference, found[row.name]))
+            console.print(line(row.name, found[row.name]), soft_wrap=True)
+            if args.json:
+                write_text(args.json, json.dumps(plain(
+                    {'what': args.what, 'rows': found, 'machine': machine()}), indent=1) + '\n')
     console.print(markdown(found), soft_wrap=True, markup=False)
     return 0
 
 
-def _rows(args: argparse.Namespace) -> Iterable[Row]:
+def _played(row: Row, workers: int) -> dict[str, Any]:
+    from vla_ros.tools.eval_fast import play_all
+
+    check = {}
+    if row.engine is not None:
+        from vla_ros.tools.ablation_engine import checked
+        check = {'check': checked(row.engine, row.settings)}
+    results = [each.result for each in play_all(row.settings, workers, 0, lambda _: None)]
+    return {**summary(results), 'settings': _settings(row), **check}
+
+
+def _settings(row: Row) -> dict[str, Any]:
+    """For the report. An engine profile that is gone afterwards is told by what is in it."""
+    told = row.settings.json()
+    if row.engine is not None:
+        told['engine'] = yaml.safe_load(Path(row.settings.engine).read_text())
+    return told
+
+
+def _kept(file: Path | None, what: str, rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """Rows that have been played before. Raises ValueError with one line on a file of others."""
+    if file is None or not file.is_file() or not file.stat().st_size:
+        return {}
+    try:
+        report = json.loads(file.read_text())
+        found: dict[str, dict[str, Any]] = report['rows']
+        same = report['what'] == what and all(
+            found[row.name]['settings'] == _settings(row)
+            and set(found[row.name]['tasks']) == set(row.settings.tasks)
+            for row in rows if row.name in found)
+        of = {(each['settings']['episodes'], each['settings']['seed'], each['settings']['model'],
+               *each['tasks']) for each in found.values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f'{file}: not a report of vla-ros eval ablation '
+                         f'({" ".join(str(error).split())}); give another file') from None
+    if not same or len(of) > 1 and what == 'engine':
+        raise ValueError(f'{file}: holds rows with other settings; give another file, or the same '
+                         'settings to go on with it')
+    return found
+
+
+def _rows(args: argparse.Namespace, folder: Path) -> Iterable[Row]:
     from vla_ros.sim.baselines import METHODS
     from vla_ros.tools.eval_settings import EvalSettings, tasks_of
 
     plain = EvalSettings(tasks=tasks_of(args.task or ['all']), episodes=args.episodes,
                          seed=args.seed, fast=True)
+    if args.what == 'engine':
+        from vla_ros.tools.ablation_engine import REFERENCE as PLAIN
+        from vla_ros.tools.ablation_engine import chosen, settings_of
+        plain = replace(plain, policy=args.policy, model=args.model)
+        for each in chosen(args.row or ()):
+            yield Row(each.name, settings_of(each, plain, folder, args.device), PLAIN.name, each)
+        return
     if args.what != 'merge':
         for name, options in VARIANTS[args.what].items():
             folder = args.checkpoints / name
@@ -191,18 +253,34 @@ def line(name: str, row: Mapping[str, Any]) -> str:
 
 def markdown(found: Mapping[str, Mapping[str, Any]]) -> str:
     """The table as it stands in the documentation."""
-    lines = ['| row | success % | 95 % | points | lost/gained | time to success s | seam p99 mrad '
-             '| jerk rms rad/s³ | engine p50 ms |', '|---|---|---|---|---|---|---|---|---|']
+    head = ['row', 'success %', '95 %', 'points', 'lost/gained', 'time to success s',
+            'seam p99 mrad', 'jerk rms rad/s³']
+    engines = any('check' in row for row in found.values())
+    head += (['delay p50 ms', 'error bins', 'passes', 'check'] if engines else ['engine p50 ms'])
+    lines = [_line(head), _line(['---'] * len(head)).replace(' ', '')]
     for name, row in found.items():
         low, high = row['ci95']
         seam = row['seam_rad']['p99']
-        lines.append(
-            f'| {name} | {100 * row["success"]:.1f} | {100 * low:.1f}–{100 * high:.1f} | '
-            f'{row["points"]:+.1f} | {row["lost"]}/{row["gained"]} | '
-            f'{_shown(row["seconds_to_success_p50"])} | '
-            f'{_shown(None if seam is None else 1e3 * seam)} | '
-            f'{row["jerk_rad_s3"]["rms"]:.0f} | {row["inference_ms"]["p50"]:.1f} |')
+        cells = [name, f'{100 * row["success"]:.1f}', f'{100 * low:.1f}–{100 * high:.1f}',
+                 f'{row["points"]:+.1f}', f'{row["lost"]}/{row["gained"]}',
+                 _shown(row['seconds_to_success_p50']),
+                 _shown(None if seam is None else 1e3 * seam), f'{row["jerk_rad_s3"]["rms"]:.0f}']
+        cells += (_checked(row) if engines else [f'{row["inference_ms"]["p50"]:.1f}'])
+        lines.append(_line(cells))
     return '\n'.join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f'| {" | ".join(cells)} |'
+
+
+def _checked(row: Mapping[str, Any]) -> list[str]:
+    delay, check = f'{row["delay_ms"]["p50"]:.0f}', row.get('check') or {}
+    if not check:
+        return [delay, '–', '–', '–']
+    error, passes = check['error_bins'], check['passes']
+    return [delay, '–' if error is None else f'{error["mean"]:.2f}/{error["p99"]:.1f}',
+            '–' if passes is None else f'{passes:.2f}', 'passed' if check['passed'] else 'failed']
 
 
 def _shown(value: float | None) -> str:

@@ -74,11 +74,13 @@ def compare(make: Make, key: Key, plain: str, first: int, frames: Sequence[Frame
     report(f'check: {key.backend} in {key.precision}')
     backend = make(key.backend, key.precision)
     backend.warm_up(lambda stage: report(f'check: {stage}'))
-    answers = answers_of(backend, frames, reference.ids)
+    passes: list[float] = []
+    answers = answers_of(backend, frames, reference.ids, passes)
     del backend
     _free()
     return Verdict(key, judge(key.precision, reference, answers), observations, len(frames),
-                   {'baseline_precision': plain, **summary(reference, answers)})
+                   {'baseline_precision': plain, **summary(reference, answers), **(
+                       {'passes': round(sum(passes) / len(passes), 3)} if any(passes) else {})})
 
 
 def compare_oft(folder: Path, config: OpenVlaConfig, key: Key, device: str,
@@ -116,13 +118,15 @@ def reference_of(baseline: Backend, frames: Sequence[Frame], first: int) -> Refe
     return Reference(ids, told(baseline, frames, ids), first)
 
 
-def answers_of(backend: Backend, frames: Sequence[Frame], ids: NDArray[np.int64]) -> Answers:
+def answers_of(backend: Backend, frames: Sequence[Frame], ids: NDArray[np.int64],
+               passes: list[float] | None = None) -> Answers:
     """What a backend says on its own, and what it would say told the `ids` [N, K]."""
-    return Answers(generated(backend, frames), told(backend, frames, ids))
+    return Answers(generated(backend, frames, passes), told(backend, frames, ids))
 
 
-def generated(backend: Backend, frames: Sequence[Frame]) -> NDArray[np.int64]:
-    """The ids [N, K] of the frames, one after the other.
+def generated(backend: Backend, frames: Sequence[Frame], passes: list[float] | None = None
+              ) -> NDArray[np.int64]:
+    """The ids [N, K] of the frames, one after the other; `passes` of each action are added to.
 
     A pipeline is kept going with the last frame until it has answered for all. Raises ValueError
     with one line where it answers too early or too late.
@@ -136,6 +140,8 @@ def generated(backend: Backend, frames: Sequence[Frame]) -> NDArray[np.int64]:
                              f'pipeline of {backend.lag} steps')
         if ids is not None:
             found.append(np.array(ids, np.int64))
+            if passes is not None:
+                passes.append(backend.passes)
     backend.reset()
     return np.stack(found)
 
