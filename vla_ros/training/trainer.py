@@ -244,10 +244,7 @@ class Trainer(ABC):
                 saved(at)
         self._copy_averaged(self._model)
         self._tell(report, step + 1, (time.monotonic() - begin) / 60.0, 16, {})
-        self._write(folder, self._model)
-        (folder / 'training.json').write_text(json.dumps(
-            {'recipe': asdict(recipe), 'episodes': len(self.batches), 'curves': self.curves,
-             'before': self._before}, indent=1))
+        self._write_with_story(folder, self._model)
 
     def _compile(self, rng: np.random.Generator, noise: torch.Generator) -> None:
         """Compile the policy, and go on without where that fails or changes what comes out."""
@@ -304,7 +301,14 @@ class Trainer(ABC):
     def _save(self, folder: Path) -> None:
         model = self._empty()
         self._copy_averaged(model)
+        self._write_with_story(folder, model)
+
+    def _write_with_story(self, folder: Path, model: Any) -> None:
+        """A checkpoint that others can go on from, also where this training is then cut off."""
         self._write(folder, model)
+        (folder / 'training.json').write_text(json.dumps(
+            {'recipe': asdict(self.recipe), 'episodes': len(self.batches), 'curves': self.curves,
+             'before': self._before}, indent=1))
 
     def _copy_averaged(self, model: nn.Module) -> None:
         with torch.no_grad():
