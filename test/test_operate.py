@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from live import Graph, graph  # noqa: E402
 from std_msgs.msg import Bool, String  # noqa: E402
 
 from vla_ros.ros.qos import LATCHED, VOLATILE  # noqa: E402
+from vla_ros.tools.operate import UNNAMED, _listeners  # noqa: E402
 
 
 @pytest.fixture
@@ -62,3 +64,19 @@ def test_who_does_not_listen_is_named(live: Graph) -> None:
     assert operator.process.returncode == 1
     assert others
     assert 'inference_node does not listen' in operator.output
+
+
+def test_a_listener_is_named_when_dds_has_heard_of_its_node() -> None:
+    class Node:
+        """Graph that knows an endpoint before the node that it belongs to."""
+
+        asked = 0
+
+        def get_subscriptions_info_by_topic(self, topic: str) -> list[SimpleNamespace]:
+            self.asked += 1
+            names = [('/left', 'inference_node')] if self.asked > 1 else [
+                ('_NODE_NAMESPACE_UNKNOWN_', UNNAMED)]
+            return [SimpleNamespace(node_namespace=space, node_name=name)
+                    for space, name in names]
+
+    assert _listeners(Node(), 'instruction') == ['/left/inference_node']

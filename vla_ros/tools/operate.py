@@ -14,6 +14,7 @@ MOST_S = 10.0    # for finding them, where they come and go
 ACKNOWLEDGED_S = 5.0
 LEAVE_S = 0.2    # for those who acknowledge nothing
 ANSWER_S = 5.0
+UNNAMED = '_NODE_NAME_UNKNOWN_'  # what rmw says of an endpoint whose node it has not heard of yet
 
 
 def add_parser(subparsers: Any) -> None:
@@ -102,10 +103,22 @@ def _said(node: Any, topic: str, message: Any, hearer: str) -> int:
         raise ValueError(f'{publisher.topic_name}: not all who listen have acknowledged it within '
                          f'{ACKNOWLEDGED_S:g} s; say it again')
     time.sleep(LEAVE_S)
-    listeners = sorted({f'{info.node_namespace.rstrip("/")}/{info.node_name}'
-                        for info in node.get_subscriptions_info_by_topic(publisher.topic_name)})
+    listeners = _listeners(node, publisher.topic_name)
     print(f'said on {publisher.topic_name} to {", ".join(listeners)}')
     if not any(name.endswith(f'/{hearer}') for name in listeners):
         raise ValueError(f'{publisher.topic_name}: {hearer} does not listen; is it running, on '
                          'this ROS_DOMAIN_ID and --namespace?')
     return 0
+
+
+def _listeners(node: Any, topic: str) -> list[str]:
+    """Names of those who listen; DDS finds out what an endpoint is called after it has found it."""
+    begin = time.monotonic()
+    while True:
+        found = node.get_subscriptions_info_by_topic(topic)
+        known = sorted({f'{info.node_namespace.rstrip("/")}/{info.node_name}' for info in found
+                        if info.node_name != UNNAMED})
+        unnamed = sum(info.node_name == UNNAMED for info in found)
+        if not unnamed or time.monotonic() - begin > FOUND_S:
+            return known + [f'{unnamed} without a name'] * bool(unnamed)
+        time.sleep(0.05)
