@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 from vla_ros.policies.openvla.backend import Frame
 from vla_ros.policies.openvla.config import OpenVlaConfig, tiny
 from vla_ros.policies.openvla.model import OpenVla, random_model
+from vla_ros.policies.openvla.oft import random_head
+from vla_ros.policies.openvla.oft_checkpoint import save_oft
 
 IMAGES, STATE = 2, 3
 
@@ -38,6 +41,18 @@ def model_of(config: OpenVlaConfig, seed: int = 0) -> OpenVla:
         if config.state:
             model.proprio_projector.fc1.bias.normal_(generator=generator)
     return model
+
+
+def save_drawn_oft(folder: Path, config: OpenVlaConfig, seed: int = 0, *,
+                   as_published: bool = False) -> None:
+    """Write an OFT checkpoint of `model_of` and a drawn head; most of its numbers are in -1 to 1.
+
+    Drawn as it is, a head says larger ones, and rounding then counts for more than it does.
+    """
+    head = random_head(config, seed=seed)
+    with torch.no_grad():
+        head.model.fc2.weight.mul_(0.3)
+    save_oft(folder, model_of(config, seed), head, as_published=as_published)
 
 
 def frames(config: OpenVlaConfig, count: int, longest: int = 30, seed: int = 0,

@@ -19,16 +19,21 @@ import pytest
 torch = pytest.importorskip('torch', reason='the backends need it')
 pytest.importorskip('cv2', reason='observations are PNG')
 
+from openvla_rig import save_drawn_oft  # noqa: E402
+
 from vla_ros.core.types import Floats, ImageSize, Observation  # noqa: E402
 from vla_ros.engines import registry, verdict  # noqa: E402
 from vla_ros.engines.contract import Engine  # noqa: E402
 from vla_ros.engines.verdict import Key, Verdict  # noqa: E402
 from vla_ros.policies.contracts import contract_of  # noqa: E402
 from vla_ros.policies.observations import fitted, load, save, shipped  # noqa: E402
+from vla_ros.policies.openvla import oft_checkpoint  # noqa: E402
 from vla_ros.policies.openvla.backend import Backend, Frame  # noqa: E402
 from vla_ros.policies.openvla.backends import BackendOptions  # noqa: E402
 from vla_ros.policies.openvla.checkpoint import random_checkpoint  # noqa: E402
 from vla_ros.policies.openvla.config import OpenVlaConfig, tiny  # noqa: E402
+from vla_ros.policies.openvla.oft_backend import OftGraph  # noqa: E402
+from vla_ros.policies.openvla.oft_checkpoint import load_oft  # noqa: E402
 from vla_ros.policies.openvla.parity import (  # noqa: E402
     changed,
     check_checkpoint,
@@ -231,10 +236,70 @@ def test_the_options_reach_the_backend_and_not_the_baseline(checkpoint: Path,
     assert any('48 tokens' in line for line in lines)
 
 
-def test_a_policy_without_tokens_has_nothing_to_compare(tmp_path: Path) -> None:
-    random_checkpoint(tmp_path, tiny(parallel=True, horizon=2))
-    with pytest.raises(ValueError, match='decodes all actions in one pass, without tokens'):
-        check_checkpoint(tmp_path, 'graph', 'fp32', 'cpu', [], 'shipped', lambda _: None)
+# A checkpoint of OFT, whose actions are numbers
+
+NUMBERS = tiny(images=2, state=7, parallel=True, horizon=2)
+
+
+@pytest.fixture(scope='module')
+def oft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('openvla') / 'oft'
+    save_drawn_oft(folder, NUMBERS)
+    return folder
+
+
+def check_oft(folder: Path, seen: Sequence[Frame], precision: str = 'fp32') -> Verdict:
+    return check_checkpoint(folder, 'graph', precision, 'cpu', seen, 'shipped', lambda _: None)
+
+
+@pytest.mark.parametrize(('precision', 'names'), [
+    ('fp32', ['largest difference of an action']),
+    ('bf16', ['action error, mean', 'action error, p99'])])
+def test_actions_that_are_numbers_agree_with_the_baseline(
+        precision: str, names: list[str], oft: Path, frames: list[Frame]) -> None:
+    found = check_oft(oft, frames, precision)
+    assert found.passed, found.rules
+    assert [rule.name for rule in found.rules] == names
+    assert (found.count, found.observations) == (len(frames), 'shipped')
+    assert found.figures['baseline_precision'] == precision
+
+
+def test_actions_of_other_weights_than_the_baseline_has_fail(
+        oft: Path, frames: list[Frame], monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    def load_another(*given: Any, **options: Any) -> Any:
+        loaded.append(load_oft(*given, **options))
+        if len(loaded) == 2:  # the baseline is loaded first
+            with torch.no_grad():
+                loaded[-1].head.model.fc2.bias[0] += 0.01
+        return loaded[-1]
+
+    monkeypatch.setattr(oft_checkpoint, 'load_oft', load_another)
+    found = check_oft(oft, frames)
+    assert len(loaded) == 2
+    assert not found.passed
+    assert found.broken is not None
+    assert found.broken.value == pytest.approx(0.01, abs=1e-4)
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'bf16'])
+def test_actions_of_the_frame_before_fail(precision: str, oft: Path, frames: list[Frame],
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    right, before = OftGraph.step, [np.zeros((2, 7), np.float32)]
+
+    def late(backend: OftGraph, frame: Frame) -> Any:
+        before.append(right(backend, frame))
+        return before[-2]
+
+    monkeypatch.setattr(OftGraph, 'step', late)
+    assert not check_oft(oft, frames, precision).passed
+    assert len(before) == len(frames) + 1
+
+
+def test_numbers_need_observations_too(oft: Path) -> None:
+    with pytest.raises(ValueError, match='^shipped: no observations; at least one is needed$'):
+        check_oft(oft, [])
 
 
 def test_the_key_says_what_the_verdict_depends_on(checkpoint: Path, tmp_path: Path) -> None:
@@ -502,6 +567,31 @@ def test_an_engine_asks_for_the_verdict_before_it_runs(
     exact.load()
     assert sorted(json.loads(file.read_text())['passed'] for file in kept(tmp_path)) == [
         False, True]
+
+
+@pytest.mark.parametrize(('backend', 'precision', 'passed'), [
+    ('jacobi', 'fp32', True), ('graph', 'fp8', False)])
+def test_a_row_of_an_ablation_is_checked_once_and_may_then_be_played(
+        backend: str, precision: str, passed: bool, real: Path, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    from vla_ros.engines.registry import make_engine
+    from vla_ros.policies.openvla import parity
+    from vla_ros.profiles.engine import load_engine
+    from vla_ros.profiles.policy import load_policy
+    from vla_ros.tools.ablation_engine import EngineRow, checked, settings_of
+    from vla_ros.tools.eval_settings import EvalSettings
+    monkeypatch.setenv('VLA_ROS_CACHE', str(tmp_path / 'cache'))
+    row = EngineRow(backend, precision)
+    settings = settings_of(row, EvalSettings(('reach',), 1, fast=True, policy=str(real)), tmp_path,
+                           'cpu')
+    found = checked(row, settings)
+    assert found['passed'] is passed
+    assert ('action error' in found['broken']) is not passed
+    assert (found['error_bins']['mean'] > 0.0) is not passed
+    assert (found['passes'] is not None) is (backend == 'jacobi')
+    assert found['observations'] == 32
+    monkeypatch.setattr(parity, 'check_checkpoint', lambda *_: pytest.fail('checked again'))
+    make_engine(load_policy(settings.policy), load_engine(settings.engine)).load()
 
 
 @pytest.mark.parametrize(('words', 'line'), [

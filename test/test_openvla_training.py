@@ -181,3 +181,32 @@ def test_a_policy_of_the_family_drives_while_more_is_recorded(recorded: Path, tm
     assert np.isfinite(driven.arrays['targets']).all()
     assert not driven.arrays['valid'][..., 0].all()
     assert (driven.arrays['state'] != np.load(recorded / 'state.npy')[:1]).any()
+
+
+def test_a_checkpoint_on_the_way_tells_its_story_to_those_that_go_on_from_it(
+        recorded: Path, tmp_path: Path) -> None:
+    from vla_ros.training.families import OpenVlaFamily
+    from vla_ros.training.openvla_trainer import Frames, OpenVlaTrainer
+    from vla_ros.training.trainer import Recipe, stages
+    dataset, config, tokenizer = parts(recorded)
+    recipe = Recipe(steps=4, batch=1, report_every=2, save_minutes=0.0)
+    batches = Frames(config, tokenizer, recipe)
+    batches.add(dataset)
+    saved: list[Path] = []
+    OpenVlaTrainer(batches, config, tokenizer, recipe).train(tmp_path / 'one', lambda row: None,
+                                                             saved.append)
+    assert saved[0] == tmp_path / 'one' / 'after_1'
+    for folder in (saved[0], tmp_path / 'one'):
+        assert set(OpenVlaFamily.files) <= {file.name for file in folder.iterdir()}
+    whole, = stages(tmp_path / 'one')
+    story, = stages(saved[0])
+    rows = len(story['curves'])
+    assert 0 < rows < len(whole['curves'])
+    assert story == {**whole, 'curves': whole['curves'][:rows]}
+
+    again, trainer = OpenVlaFamily().begin(dataset, replace(recipe, steps=1), saved[0])
+    again.add(dataset)
+    trainer.train(tmp_path / 'two', lambda row: None)
+    first, second = stages(tmp_path / 'two')
+    assert first == story
+    assert second['recipe']['steps'] == 1

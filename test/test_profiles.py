@@ -336,7 +336,8 @@ REFUSED = [
     # engine
     ('engine', 'numpy', 'numpy\ndevice: gpu', "device: 'gpu': cpu, cuda or cuda:<number>"),
     ('engine', 'numpy', 'numpy\nprecision: fp64', "precision: 'fp64': one of fp32, fp16, bf16, "
-                                                  "fp8, int8-weight, int4-weight; did you mean 'fp16'?"),
+                                                  "fp8, int8-weight, int4-weight; did you mean "
+                                                  "'fp16'?"),
     ('engine', 'numpy', 'numpy\naffinity: [0, 0]', 'affinity[1]: 0: named twice; the entries must '
                                                    'differ'),
     ('engine', 'numpy', 'numpy\naffinity: [-1]', 'affinity[0]: -1: a whole number from 0 to 4095'),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import multiprocessing
+import os
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -115,6 +118,34 @@ def test_workers_record_what_one_process_would(recorded: Path, world: World) -> 
     assert tuple(dataset.sentences[i] for i in dataset.arrays['sentence'][2]) == alone.sentences
 
 
+def test_a_worker_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                        capfd: pytest.CaptureFixture[str]) -> None:
+    from vla_ros.training import dataset
+    monkeypatch.setattr(dataset, '_prepare', partial(os._exit, 9))  # in each worker, at its start
+    folder = tmp_path / 'episodes'
+    assert main(['train', 'sim', 'record', str(folder), '--episodes', '3', '--frames', '2',
+                 '--workers', '2']) == 1
+    assert capfd.readouterr().err == (
+        f'vla-ros: {folder}: a process that recorded for it died after 0 of 3 episodes (memory, or '
+        'a crash told above); record again with fewer workers\n')
+
+
+def test_what_a_worker_left_unfinished_is_no_dataset(tmp_path: Path) -> None:
+    from vla_ros.training.dataset import BLOCK, Shape, generate, load
+
+    def kill(done: int) -> None:
+        """As a kernel that is out of memory does."""
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    shape = Shape(4 * BLOCK, 2, HORIZON, SIDE)
+    with pytest.raises(ValueError, match=rf' died after \d+ of {4 * BLOCK} episodes '):
+        generate(tmp_path, shape, seed=0, workers=1, report=kill)
+    with pytest.raises(ValueError, match='not a recorded dataset'):
+        load(tmp_path)
+    assert not multiprocessing.active_children()
+
+
 def test_sequences_have_random_strides_and_true_times(recorded: Path) -> None:
     pytest.importorskip('torch')
     from vla_ros.policies.edgevla.config import small
@@ -149,3 +180,43 @@ def test_fitting_learns_and_writes_a_checkpoint_that_runs(recorded: Path, tmp_pa
     chunk = engine.infer(engine.preprocess(engine.example()))
     assert chunk.shape == (16, 7)
     assert np.isfinite(chunk).all()
+
+
+class CutOff(Exception):
+    """Raised in the middle of a training."""
+
+
+def test_a_training_that_is_cut_off_can_be_gone_on_from(recorded: Path, tmp_path: Path) -> None:
+    pytest.importorskip('torch')
+    pytest.importorskip('onnx')
+    from vla_ros.policies.edgevla import checkpoint
+    from vla_ros.training.dataset import load
+    from vla_ros.training.families import EdgeVlaFamily, add_all
+    from vla_ros.training.trainer import Recipe, stages
+    recipe = Recipe(steps=1000, batch=1, frames=2, report_every=1, save_minutes=0.0)
+    batches, trainer = EdgeVlaFamily().begin(load(recorded), recipe, None)
+    add_all(batches, [load(recorded)])
+
+    def cut(folder: Path) -> None:
+        raise CutOff(folder)
+
+    with pytest.raises(CutOff) as ended:
+        trainer.train(tmp_path / 'cut', lambda row: None, cut)
+    start = tmp_path / 'cut' / 'after_1'
+    assert ended.value.args == (start,)
+    assert set(EdgeVlaFamily.files) <= {file.name for file in start.iterdir()}
+    story, = stages(start)
+    assert story['recipe'] == asdict(recipe)
+    assert story['episodes'] == len(batches)
+    assert story['curves'] == trainer.curves
+    assert [row['step'] for row in story['curves']] == list(range(len(story['curves'])))
+
+    out = tmp_path / 'made'
+    assert main(['train', 'sim', 'fit', str(recorded), '--out', str(out), '--start', str(start),
+                 '--steps', '1', '--batch', '1', '--frames', '2', '--rate', '1e-9']) == 0
+    first, second = stages(out)
+    assert first == story
+    assert second['recipe']['steps'] == 1
+    weights = checkpoint.load(start).state_dict()
+    for name, value in checkpoint.load(out).state_dict().items():
+        assert (value - weights[name]).abs().max() < 1e-6, name

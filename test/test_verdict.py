@@ -13,11 +13,13 @@ import pytest
 
 from vla_ros.engines.rules import (
     MARGIN,
+    MOST_EXACT,
     Answers,
     Reference,
     Rule,
     first_mismatches,
     judge,
+    judge_numbers,
     margins,
     summary,
 )
@@ -153,6 +155,64 @@ def test_shapes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ValueError, match=r'^logits: \[40, 7, 15\]: the baseline has'):
         judge('bf16', told, Answers(answers.ids, answers.logits[..., :-1]))
 
+
+# Numbers in place of tokens
+
+SOME = 101       # the 99th percentile of so many is the highest but one
+BIN = 2.0 ** -7  # of 257 edges over -1 to 1; sums of it are exact
+
+
+def judged(precision: str, *errors: float, bins: int = 257) -> list[bool]:
+    """Whether each rule is kept where so many of the numbers are off, and the others are equal."""
+    baseline = np.zeros((SOME, 1, 1))
+    found = baseline.copy()
+    found[:len(errors), 0, 0] = errors
+    return [rule.passed for rule in judge_numbers(precision, baseline, found, bins)]
+
+
+@pytest.mark.parametrize('sign', [1.0, -1.0])
+def test_a_number_in_fp32_may_be_off_by_the_limit_and_no_more(sign: float) -> None:
+    assert judged('fp32') == [True]
+    assert judged('fp32', sign * MOST_EXACT) == [True]
+    assert judged('fp32', sign * math.nextafter(MOST_EXACT, 1.0)) == [False]
+
+
+@pytest.mark.parametrize('precision', ['bf16', 'fp16', 'fp8', 'int8-weight', 'int4-weight'])
+def test_numbers_in_other_precisions_may_be_off_by_as_many_bins_as_tokens(precision: str) -> None:
+    assert judged(precision) == [True, True]
+    assert judged(precision, *[BIN] * SOME) == [True, True]              # mean of 1 exactly
+    assert judged(precision, *[BIN] * (SOME - 1), 2 * BIN) == [False, True]
+    assert judged(precision, 4 * BIN, -4 * BIN) == [True, True]          # p99 of 4 exactly
+    assert judged(precision, 4.1 * BIN, -4.1 * BIN) == [True, False]
+    assert judged(precision, 50 * BIN) == [True, True]                   # beyond p99
+    assert judged(precision, 50 * BIN, 60 * BIN) == [False, False]
+
+
+def test_a_bin_is_as_wide_as_the_policy_has_them() -> None:
+    assert judged('bf16', *[3 * BIN] * SOME) == [False, True]
+    assert judged('bf16', *[3 * BIN] * SOME, bins=65) == [True, True]
+
+
+@pytest.mark.parametrize('precision', ['fp32', 'bf16', 'fp8'])
+@pytest.mark.parametrize('value', [math.nan, math.inf])
+def test_numbers_that_are_not_finite_fail(precision: str, value: float) -> None:
+    baseline = np.zeros((2, 2, 3), np.float32)
+    wrong = baseline.copy()
+    wrong[1, 0, 2] = value
+    for reference, found in ((baseline, wrong), (wrong, baseline), (wrong, wrong)):
+        with np.errstate(invalid='ignore'):
+            assert not any(rule.passed for rule in judge_numbers(precision, reference, found))
+
+
+def test_chunks_that_do_not_fit_are_named() -> None:
+    baseline = np.zeros((4, 2, 3))
+    with pytest.raises(ValueError, match=r'^actions: \[3, 2, 3\]: the baseline has \[4, 2, 3\]$'):
+        judge_numbers('fp32', baseline, baseline[:3])
+    with pytest.raises(ValueError, match=r'^actions: \[0, 2, 3\]: the baseline has'):
+        judge_numbers('fp32', baseline[:0], baseline[:0])
+
+
+# What the baseline says
 
 def test_a_baseline_that_says_nothing_is_no_reference() -> None:
     told = reference()

@@ -108,7 +108,10 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             if row.name not in found:
                 found[row.name] = _played(row, args.workers)
-                compare(found[row.name], outside or found.get(row.reference, found[row.name]))
+            reference = outside or found.get(row.reference)
+            for each in found.values():  # kept ones too: the reference may have come later
+                if reference is not None or 'points' not in each:
+                    compare(each, reference or each)
             console.print(line(row.name, found[row.name]), soft_wrap=True)
             if args.json:
                 write_text(args.json, json.dumps(plain(
@@ -147,15 +150,21 @@ def _kept(file: Path | None, what: str, rows: Sequence[Row]) -> dict[str, dict[s
             found[row.name]['settings'] == _settings(row)
             and set(found[row.name]['tasks']) == set(row.settings.tasks)
             for row in rows if row.name in found)
-        of = {(each['settings']['episodes'], each['settings']['seed'], each['settings']['model'],
-               *each['tasks']) for each in found.values()}
+        scenes = {_scenes(what, each['settings'], each['tasks']) for each in found.values()}
+        scenes |= {_scenes(what, _settings(row), row.settings.tasks) for row in rows}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f'{file}: not a report of vla-ros eval ablation '
                          f'({" ".join(str(error).split())}); give another file') from None
-    if not same or len(of) > 1 and what == 'engine':
+    if not same or len(scenes) > 1:
         raise ValueError(f'{file}: holds rows with other settings; give another file, or the same '
                          'settings to go on with it')
     return found
+
+
+def _scenes(what: str, settings: Mapping[str, Any], tasks: Iterable[str]) -> tuple[Any, ...]:
+    """What all rows of a table have in common. Retrained variants have models of their own."""
+    policy = (settings['policy'], settings['model']) if what == 'engine' else ()
+    return settings['episodes'], settings['seed'], *policy, *sorted(tasks)
 
 
 def _rows(args: argparse.Namespace, folder: Path) -> Iterable[Row]:
