@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,9 +148,8 @@ def test_missing_mujoco_is_named_with_the_command_that_brings_it() -> None:
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_what_was_chosen_draws() -> None:
-    pytest.importorskip('mujoco', reason='mujoco is not installed')
-    done = _python('''
+# Draws a red sphere into `image`; says why in JSON, and ends, where there is no OpenGL.
+_DRAW = '''
 import json
 from vla_ros.sim.rendering import choose_gl, import_mujoco
 try:
@@ -166,17 +167,37 @@ with mujoco.Renderer(model, 32, 48) as renderer:
     image = renderer.render()
     choose_gl()  # takes nothing from a renderer
     assert (renderer.render() == image).all()
-print(json.dumps([image.shape, image[16, 24].tolist(), image[0, 0].tolist()]))
-''')
+'''
+
+
+def _drawn(program: str) -> list[Any]:
+    """What a program prints in JSON that begins with `_DRAW`."""
+    pytest.importorskip('mujoco', reason='mujoco is not installed')
+    done = _python(_DRAW + program)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     if isinstance(found, str):
         pytest.skip(found)
-    shape, middle, corner = found
+    assert isinstance(found, list)
+    return found
+
+
+def test_what_was_chosen_draws() -> None:
+    shape, middle, corner = _drawn(
+        'print(json.dumps([image.shape, image[16, 24].tolist(), image[0, 0].tolist()]))')
     assert shape == [32, 48, 3]
     assert middle[0] > 50
     assert middle[0] > 1.5 * max(middle[1:])
     assert corner == [0, 0, 0]
+
+
+@pytest.mark.skipif(importlib.util.find_spec('triton') is None, reason='triton is not installed')
+def test_triton_can_be_imported_after_something_was_drawn() -> None:
+    """As torch does in its own time. With Mesa's LLVM there first, the process would crash."""
+    brightest, found = _drawn('import triton.language\n'
+                              'print(json.dumps([int(image.max()), hasattr(triton, "jit")]))')
+    assert brightest > 50
+    assert found is True
 
 
 def test_choice_that_comes_too_late_is_refused() -> None:
