@@ -95,6 +95,23 @@ def test_recording_refuses_seeds_of_the_evaluation(capsys: pytest.CaptureFixture
     assert 'seeds from 0 to 999999 are for training' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('how', ['grow', 'fit'])
+def test_a_checkpoint_to_go_on_from_is_looked_at_before_anything_else(
+        capsys: pytest.CaptureFixture[str], tmp_path: Path, how: str) -> None:
+    begin = ['train', 'sim', how, str(tmp_path / 'data'), '--out', str(tmp_path / 'out')]
+    half = tmp_path / 'half'
+    half.mkdir()
+    (half / 'config.json').write_text('{"model_type": "openvla"}')
+    for start, family, told in (
+            ('nope', 'openvla', 'nope: no such checkpoint'),
+            (str(Path(__file__).parents[1] / 'models/edgevla_sim'), 'openvla',
+             'a checkpoint of family edgevla'),
+            (str(half), 'openvla', 'has no model.safetensors')):
+        assert main([*begin, '--start', start, '--family', family]) == 1
+        assert told in capsys.readouterr().err
+    assert not (tmp_path / 'data').exists()
+
+
 def test_what_is_no_dataset_is_one_line(tmp_path: Path) -> None:
     from vla_ros.training.dataset import load
     with pytest.raises(ValueError, match='not a recorded dataset'):

@@ -127,6 +127,7 @@ def run_fit(args: argparse.Namespace) -> int:
     _check_recipe(args)
     _require('window', args.window, 1, 1024)
     _require('keep', args.keep, 1, 512)
+    _check_start(args.start, args.family)
     datasets = [load(folder) for folder in args.data]
     family: Family = FAMILIES[args.family]()
     if args.family == 'edgevla':
@@ -155,6 +156,7 @@ def run_grow(args: argparse.Namespace) -> int:
         raise ValueError(f'train: begin: {args.begin}; {args.parts} parts have '
                          f'{args.part * args.parts} episodes')
     _check_driver(args.driver)
+    _check_start(args.start, args.family)
     import multiprocessing
     import threading
 
@@ -215,6 +217,22 @@ def _check_driver(driver: Path | None) -> None:
     if not (driver / needed).is_file():
         raise ValueError(f'{driver}: no such checkpoint; a driver is a folder with config.json '
                          f'and {needed}')
+
+
+def _check_start(start: Path | None, family: str) -> None:
+    """Before anything is recorded: what is found wrong later has cost minutes."""
+    if start is None:
+        return
+    from vla_ros.training.driver import policy_of
+    from vla_ros.training.families import FAMILIES
+    found = {'edgevla_sim': 'edgevla', 'openvla_small': 'openvla'}[policy_of(start)]
+    if found != family:
+        raise ValueError(f'{start}: a checkpoint of family {found}; training {family} goes on from '
+                         f'one of {family}; give --family {found}, or another --start')
+    for name in FAMILIES[family]().files:
+        if name != 'training.json' and not (start / name).is_file():
+            raise ValueError(f'{start}: has no {name}; to go on from a checkpoint takes its '
+                             'config.json, its weights and its tokenizer')
 
 
 def _check_seeds(first: int, count: int) -> None:
