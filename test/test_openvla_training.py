@@ -56,14 +56,14 @@ def test_an_action_is_the_way_from_the_measured_joints_to_the_command_ahead(
     batches = Frames(config, tokenizer, Recipe())
     batches.add(dataset)
     batch = batches.draw(np.random.default_rng(0), 64, held_out=True)
-    normal = batch['actions'].numpy()
+    normal = batch['actions'][:, 0].numpy()
     assert np.abs(normal).max() <= 1.0
     units = unnormalize(normal, config.statistics[DATA])
     near = np.abs(units[:, None] - actions[valid][None]).max(axis=-1).min(axis=1)
     assert np.median(near) < 1e-5
     # The bins are those of the family; the value 1 alone has two ids, which mean the same.
     inside = np.where(normal >= 1.0, 1.0 - 1e-6, normal)
-    ids = config.actions.top - 1 - places(batch['actions'], config.actions.bins).numpy()
+    ids = config.actions.top - 1 - places(batch['actions'][:, 0], config.actions.bins).numpy()
     np.testing.assert_array_equal(ids, encode(inside, config.actions))
 
 
@@ -84,10 +84,48 @@ def test_one_image_is_asked_about_many_things(tmp_path: Path) -> None:
     batches.add(dataset)
     drawn = batches.draw(np.random.default_rng(0), 64, held_out=True)
     said = config.statistics[DATA]
-    assert drawn['actions'].shape == (64, 7)
-    assert set(map(tuple, drawn['ids'].tolist())) <= {
+    assert drawn['actions'].shape == (64, 3, 7)
+    assert set(map(tuple, drawn['ids'].flatten(0, 1).tolist())) <= {
         tuple(row) for rows in batches._parts[0]['ids'].tolist() for row in rows}
     assert said.low[0] == -said.high[0]
+
+
+def test_what_is_seen_once_answers_as_if_it_were_seen_for_each_sentence(recorded: Path) -> None:
+    import torch
+
+    from vla_ros.policies.openvla.model import random_model
+    from vla_ros.training.openvla_trainer import Told
+    _, config, _ = parts(recorded)
+    model, tokens = random_model(config), config.actions.tokens
+    generator = torch.Generator().manual_seed(0)
+    size = config.vision.image
+    pixels = torch.randn(2, 6 * config.vision.images, size, size, generator=generator)
+    state = torch.randn(2, config.state, generator=generator)
+    ids = torch.randint(0, 100, (2, 3, 20), generator=generator)
+    ids[..., 0] = config.prompt.bos  # all begin alike
+    lengths = torch.tensor([[5, 9, 13], [13, 7, 2]])
+    at = lengths[..., None] - 1 + torch.arange(tokens)
+    logits, readout, visual = Told(model)(pixels, ids, state, at)
+    assert visual.shape == (2, config.vision.patches * config.vision.images, config.llama.width)
+    for row in range(2):
+        for asked in range(3):
+            hidden = model.language_model(model.prefix(
+                pixels[row:row + 1], ids[row, asked][None], state[row:row + 1]))[0]
+            rows = hidden[config.visual_tokens + at[row, asked]]
+            torch.testing.assert_close(readout[row, asked], rows[0], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits[row, asked], model.language_model.lm_head(rows),
+                                       atol=1e-5, rtol=1e-5)
+
+
+def test_parts_that_were_asked_about_more_are_one_line(recorded: Path, tmp_path: Path) -> None:
+    from vla_ros.training.dataset import Shape, generate
+    from vla_ros.training.openvla_trainer import Frames
+    from vla_ros.training.trainer import Recipe
+    dataset, config, tokenizer = parts(recorded)
+    batches = Frames(config, tokenizer, Recipe())
+    batches.add(dataset)
+    with pytest.raises(ValueError, match='^dataset: 2 sentences a frame; the others have 1; rec'):
+        batches.add(generate(tmp_path, Shape(2, 4, advised=2), seed=61, workers=1))
 
 
 def test_what_is_seen_in_a_mirror_is_what_the_expert_would_do_there() -> None:
@@ -145,7 +183,7 @@ def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
     batches = Frames(config, tokenizer, recipe)
     batches.add(dataset)
     part = batches._parts[0]
-    sentences = part['asked'][tuple(part['kept'].T)].numpy()
+    sentences = part['asked'][tuple(part['kept'].T)][:, 0].numpy()
     few = part['kept'][np.unique(sentences, return_index=True)[1]]  # one frame of each
     assert len(few) > 1
     part['kept'] = part['held_out'] = few
@@ -156,8 +194,8 @@ def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
     backend = Baseline(load(tmp_path, dtype=torch.float32))
     assert (load_tokenizer(tmp_path).encode('pick up the red block')
             == tokenizer.encode('pick up the red block'))
-    for episode, frame, answer in few.tolist():
-        sentence = part['asked'][episode, frame, answer]
+    for episode, frame in few.tolist():
+        sentence = part['asked'][episode, frame, 0]
         seen = Frame(part['images'][episode, frame].numpy(),
                      part['ids'][sentence, 0, :part['lengths'][sentence, 0]].numpy(),
                      part['state'][episode, frame].numpy())
@@ -165,7 +203,7 @@ def test_what_is_learned_by_heart_is_said_word_by_word_by_the_checkpoint(
         told = backend.teacher_logits(seen, ids)
         np.testing.assert_array_equal(config.actions.first + told.argmax(-1), ids)
         wanted = config.actions.top - 1 - places(
-            part['actions'][episode, frame, answer], config.actions.bins).numpy()
+            part['actions'][episode, frame, 0], config.actions.bins).numpy()
         assert np.abs(ids - wanted).max() <= 3
 
 

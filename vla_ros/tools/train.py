@@ -81,12 +81,14 @@ def _recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--steps', type=int, default=STEPS, metavar='N')
     parser.add_argument('--minutes', type=float, default=1e9, metavar='M')
     parser.add_argument('--batch', type=int, default=64, metavar='N',
-                        help='sequences of edgevla, single frames of openvla')
+                        help='sequences of edgevla; frames of openvla, each with all its sentences')
     parser.add_argument('--frames', type=int, default=12, metavar='N',
                         help='of a sequence of edgevla')
     parser.add_argument('--rate', type=float, default=1.2e-3, help='learning rate at its highest')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--device', default='cpu', help='cpu or cuda (default cpu)')
+    parser.add_argument('--precision', choices=('bf16', 'fp32'),
+                        help='of the passes (default bf16 on a GPU, fp32 on the CPU)')
     parser.add_argument('--compile', action='store_true', help='torch.compile the policy')
     parser.add_argument('--save-minutes', type=float, default=1.5, metavar='M',
                         help='between two checkpoints on the way')
@@ -258,7 +260,8 @@ def _made(args: argparse.Namespace) -> Any:
     from vla_ros.training.trainer import Recipe
     return Recipe(steps=args.steps, minutes=args.minutes, batch=args.batch, frames=args.frames,
                   rate=args.rate, seed=args.seed, device=args.device, compile=args.compile,
-                  precision='bf16' if args.device.startswith('cuda') else 'fp32',
+                  precision=args.precision or (
+                      'bf16' if args.device.startswith('cuda') else 'fp32'),
                   save_minutes=args.save_minutes)
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from vla_ros.policies.edgevla.vision import waves
 from vla_ros.policies.openvla import checkpoint
 from vla_ros.policies.openvla.config import OpenVlaConfig, Statistics, small
+from vla_ros.policies.openvla.llama import Cache
 from vla_ros.policies.openvla.model import OpenVla
 from vla_ros.policies.openvla.prompt import Prompts
 from vla_ros.policies.openvla.tokenizer import SMALL_PROMPT, Tokenizer, build_tokenizer
@@ -106,12 +107,13 @@ def mirrored(text: str) -> str:
 
 
 class Frames(Batches):
-    """Frames in which the expert acts or is asked, each with its prompts and its actions.
+    """Frames in which the expert acts or is asked, each with all its sentences and their actions.
 
     Arrays of a part besides the recorded ones: `actions` [E, F, A, 7] normalized to -1..1 of the
     robot's range, `asked` [E, F, A] and `objects` [E, F, A, 6] of the same, `ids` int64
     [sentences, variants, LONGEST] padded, `lengths` of the same, `mirror` [sentences]: the sentence
     that means the same in a mirror. `state` [E, F, 7] normalized, `mirrored` the same in a mirror.
+    All parts have the same A. Raises ValueError with one line.
     """
 
     def __init__(self, config: OpenVlaConfig, tokenizer: Tokenizer, recipe: Recipe) -> None:
@@ -124,7 +126,11 @@ class Frames(Batches):
         said, told = self._statistics, dataset.arrays
         actions, valid = labels(dataset)
         kept = kept_out(len(dataset))
-        episodes, frames, answers = np.nonzero(valid)
+        if self._parts and self._parts[0]['asked'].shape[-1] != actions.shape[2]:
+            raise ValueError(f'dataset: {actions.shape[2]} sentences a frame; the others have '
+                             f'{self._parts[0]["asked"].shape[-1]}; record all with the same '
+                             '--advised')
+        episodes, frames = np.nonzero(valid.all(axis=-1))
         held = (episodes < kept) if len(dataset) > kept else np.ones(len(episodes), bool)
         rows = [[self._prompts.encode(text).ids for text in variants(
             sentence, np.random.default_rng([6, i]))] for i, sentence in enumerate(
@@ -134,7 +140,7 @@ class Frames(Batches):
             for j, each in enumerate(row):
                 ids[i, j, :len(each)] = each
         lengths = np.array([[len(each) for each in row] for row in rows])
-        at = np.stack([episodes, frames, answers], axis=-1)
+        at = np.stack([episodes, frames], axis=-1)
         state = np.asarray(told['state'])
         index = {sentence: i for i, sentence in enumerate(dataset.sentences)}
         several = 'advice' in told
@@ -151,7 +157,7 @@ class Frames(Batches):
 
     def draw(self, rng: np.random.Generator, count: int, held_out: bool = False
              ) -> dict[str, Tensor]:
-        """`count` frames of a few datasets."""
+        """`count` frames of a few datasets, each with all that it was asked about."""
         pieces = [self._draw(rng, share, held_out) for share in
                   np.diff(np.linspace(0, count, min(MIXED, count) + 1).astype(int))]
         return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -160,14 +166,14 @@ class Frames(Batches):
         part = self._part(rng)
         places = part['held_out' if held_out and len(part['held_out']) else 'kept']
         drawn = torch.from_numpy(rng.integers(0, len(places), count)).to(self._device)
-        rows, columns, answers = places[drawn].unbind(-1)
+        rows, columns = places[drawn].unbind(-1)
         turned = torch.from_numpy(
             rng.random(count) < (0.0 if held_out else MIRRORED)).to(self._device)
         # A sequence of one frame, for what is written for sequences.
         batch = {'state': torch.where(turned[:, None], part['mirrored'][rows, columns],
                                       part['state'][rows, columns]),
-                 'actions': part['actions'][rows, columns, answers],
-                 'objects': part['objects'][rows, columns, answers],
+                 'actions': part['actions'][rows, columns],
+                 'objects': part['objects'][rows, columns],
                  'things': part['things'][rows, columns]}
         images = part['images'][rows, columns][:, None]
         batch['images'] = torch.where(turned.view(-1, 1, 1, 1, 1, 1), images.flip(-2), images)
@@ -176,9 +182,10 @@ class Frames(Batches):
         for name, signs in (('actions', sides), ('objects', across.repeat(2)), ('things', across)):
             there = turned.view(-1, *[1] * (batch[name].ndim - 1))
             batch[name] = torch.where(there, batch[name] * signs, batch[name])
-        sentence = part['asked'][rows, columns, answers]
-        sentence = torch.where(turned, part['mirror'][sentence], sentence)
-        variant = torch.from_numpy(rng.integers(0, PLAIN + CHATTY, count)).to(self._device)
+        sentence = part['asked'][rows, columns]
+        sentence = torch.where(turned[:, None], part['mirror'][sentence], sentence)
+        variant = torch.from_numpy(
+            rng.integers(0, PLAIN + CHATTY, tuple(sentence.shape))).to(self._device)
         batch['ids'] = part['ids'][sentence, variant]
         batch['lengths'] = part['lengths'][sentence, variant]
         batch['told'] = batch['actions']
@@ -192,7 +199,10 @@ class Frames(Batches):
 
 
 class Told(nn.Module):
-    """The model with its own past actions told: one causal pass for all action tokens."""
+    """The model with its own past actions told: one causal pass for all action tokens.
+
+    What comes before the sentence is seen once, however much is asked about it.
+    """
 
     def __init__(self, model: OpenVla) -> None:
         super().__init__()
@@ -200,18 +210,23 @@ class Told(nn.Module):
 
     def forward(self, pixels: Tensor, ids: Tensor, state: Tensor, at: Tensor
                 ) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of all ids [B, K, vocabulary], the hidden state [B, W] that begins them, and the
-        visual tokens [B, V, W].
+        """Logits of all ids [B, A, K, vocabulary], the hidden states [B, A, W] that begin them, and
+        the visual tokens [B, V, W].
 
-        `pixels` [B, 6n, S, S]; `ids` [B, L] are prompt, action ids but the last, padding; `at`
-        [B, K]: rows of the sequence that say the action ids.
+        `pixels` [B, 6n, S, S]; `ids` [B, A, L] are prompt, action ids but the last, padding; `at`
+        [B, A, K]: which of `ids` say the action ids.
         """
-        model = self.model
-        embeddings = model.prefix(pixels, ids, state)
-        visual = embeddings[:, 1:1 + model.config.vision.patches * model.config.vision.images]
-        hidden = model.language_model(embeddings)
-        found = hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))
-        return model.language_model.lm_head(found), found[:, 0], visual
+        model, (count, asked) = self.model, ids.shape[:2]
+        begin = model.prefix(pixels, ids[:, 0, :1], state)
+        seen: Cache = []
+        model.language_model(begin, seen)
+        for layer, (keys, values) in enumerate(seen):
+            seen[layer] = (keys.repeat_interleave(asked, 0), values.repeat_interleave(asked, 0))
+        hidden = model.language_model(model.embed(ids[..., 1:].flatten(0, 1)), seen)
+        hidden = hidden.unflatten(0, (count, asked))
+        found = hidden.gather(2, (at - 1)[..., None].expand(-1, -1, -1, hidden.shape[-1]))
+        visual = begin[:, 1:1 + model.config.vision.patches * model.config.vision.images]
+        return model.language_model.lm_head(found), found[:, :, 0], visual
 
 
 class OpenVlaHelpers(Helpers):
@@ -257,15 +272,14 @@ class OpenVlaTrainer(Trainer):
         told = actions.top - 1 - places(batch['told'], actions.bins)
         steps = torch.arange(actions.tokens, device=lengths.device)
         ids = functional.pad(batch['ids'], (0, actions.tokens - 1), value=self.config.prompt.pad)
-        ids = ids.scatter(1, lengths[:, None] + steps[:-1], told[:, :-1])
-        at = self.config.visual_tokens + lengths[:, None] - 1 + steps
-        return pixels, ids, batch['state'], at
+        ids = ids.scatter(-1, lengths[..., None] + steps[:-1], told[..., :-1])
+        return pixels, ids, batch['state'], lengths[..., None] - 1 + steps
 
     def _losses(self, output: Any, batch: Mapping[str, Tensor]
                 ) -> tuple[Tensor, dict[str, Tensor]]:
         logits, readout, visual = output
         actions, wanted = self.config.actions, batch['actions']
-        off = divergence(logits.float(), wanted, actions.first, actions.bins)  # [B, K]
+        off = divergence(logits.float(), wanted, actions.first, actions.bins)  # [B, A, K]
         said = self._helpers.offset(readout).float()
         offset = functional.smooth_l1_loss(said, wanted, beta=OFFSET_BEND)
         objects, things = self._helpers(readout, visual)
@@ -273,11 +287,11 @@ class OpenVlaTrainer(Trainer):
         highest = logits[..., actions.first:actions.top].argmax(-1)
         found = _centers(actions.bins, logits.device)[
             (actions.bins - 1 - highest).clamp(max=actions.bins - 2)]
-        missed = (found - wanted)[:, :6].abs() * self._mrad
+        missed = (found - wanted)[..., :6].abs() * self._mrad
         return off.mean() + OFFSET_WEIGHT * offset + helped, {
-            'joints': off[:, :6].mean(), 'gripper': off[:, 6].mean(), 'offset': offset, **parts,
+            'joints': off[..., :6].mean(), 'gripper': off[..., 6].mean(), 'offset': offset, **parts,
             'joints_mrad': missed.mean(),
-            'gripper_wrong': ((found[:, 6] > 0) != (wanted[:, 6] > 0)).float().mean()}
+            'gripper_wrong': ((found[..., 6] > 0) != (wanted[..., 6] > 0)).float().mean()}
 
     def _readout(self, output: Any) -> Tensor:
         readout: Tensor = output[1]
@@ -327,12 +341,12 @@ def initialize(model: OpenVla) -> None:
 
 
 def divergence(logits: Tensor, wanted: Tensor, first: int, bins: int) -> Tensor:
-    """Kullback-Leibler divergence [B, K] of what is said from what is wanted, a bell over bins.
+    """Kullback-Leibler divergence [..., K] of what is said from what is wanted, a bell over bins.
 
-    `logits` [B, K, vocabulary], `wanted` [B, K] in -1..1. All other ids are as wrong as can be.
+    `logits` [..., K, vocabulary], `wanted` [..., K] in -1..1. All other ids are as wrong as can be.
     """
     away = (_centers(bins, logits.device) - wanted.clamp(-1.0, 1.0)[..., None]) * (bins - 1) / 2.0
-    share = (-0.5 * (away / SMOOTHING).square()).softmax(-1)  # [B, K, bins - 1], lowest first
+    share = (-0.5 * (away / SMOOTHING).square()).softmax(-1)  # [..., K, bins - 1], lowest first
     # The highest id is the lowest bin; the lowest id stands for the same value as the next one.
     said = logits.log_softmax(-1)[..., first + 1:first + bins].flip(-1)
     return (share * (share.clamp_min(1e-12).log() - said)).sum(-1)
