@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # The same examples on every machine and in every run: a red test stays red until it is mended.
@@ -11,3 +13,8 @@ settings.register_profile('fixed', deadline=None, derandomize=True, max_examples
 settings.register_profile('search', deadline=None, max_examples=600,
                           suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile('fixed')
+
+# What a script starts in the background ignores Ctrl-C and so does what that starts in turn: tests
+# that interrupt a process would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
