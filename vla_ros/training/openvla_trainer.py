@@ -213,8 +213,8 @@ class Told(nn.Module):
         """Logits of all ids [B, A, K, vocabulary], the hidden states [B, A, W] that begin them, and
         the visual tokens [B, V, W].
 
-        `pixels` [B, 6n, S, S]; `ids` [B, A, L] are prompt, action ids but the last, padding; `at`
-        [B, A, K]: which of `ids` say the action ids.
+        `pixels` [B, 6n, S, S]; `ids` [B, A, L] are prompt, action ids but the last, padding, and
+        all begin alike; `at` [B, A, K]: which of `ids` say the action ids, never the first.
         """
         model, (count, asked) = self.model, ids.shape[:2]
         begin = model.prefix(pixels, ids[:, 0, :1], state)
