@@ -34,13 +34,13 @@ from sensor_msgs.msg import CompressedImage, JointState  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 from std_srvs.srv import SetBool  # noqa: E402
 
+from vla_ros.replay.bags import Bag, BagTopic  # noqa: E402
 from vla_ros.ros.playback import (  # noqa: E402
     PlayOptions,
     Timeline,
     TypicalGap,
     shift_stamp,
 )
-from vla_ros.tools.bags import Bag, BagTopic  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 BAG = ROOT / 'data' / 'bridge_v2' / 'bridge_3'

@@ -13,7 +13,7 @@ pytest.importorskip('rosbags', reason='rosbags is not installed')
 from rosbags.rosbag2 import StoragePlugin, Writer  # noqa: E402
 from rosbags.typesys import Stores, get_typestore  # noqa: E402
 
-from vla_ros.tools.bags import Bag  # noqa: E402
+from vla_ros.replay.bags import Bag  # noqa: E402
 
 DATA = Path(__file__).parents[1] / 'data' / 'bridge_v2'
 TOPICS = ['/camera/image_raw/compressed', '/ee_state', '/recorded_action', '/vla/instruction']

@@ -29,8 +29,8 @@ from vla_ros.profiles.engine import load_engine
 from vla_ros.profiles.loops import control_loop, inference_loop
 from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
-from vla_ros.tools.bag_events import BagEvents
-from vla_ros.tools.bags import Bag
+from vla_ros.replay.bag_events import BagEvents
+from vla_ros.replay.bags import Bag
 from vla_ros.tools.build_knn import Topics, build
 
 BAGS = Path(__file__).parents[1] / 'data' / 'bridge_v2'

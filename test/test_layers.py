@@ -16,7 +16,7 @@ import vla_ros
 ROOT = Path(vla_ros.__file__).parent
 # The higher number may import the lower one; the same number is only one's own package.
 RANK = {'core': 0, 'profiles': 1, 'engines': 2, 'policies': 2, 'ros': 3, 'sim': 3, 'nodes': 4,
-        'training': 4, 'bringup': 5, 'tools': 6}
+        'replay': 4, 'training': 4, 'bringup': 5, 'tools': 6}
 ACROSS = {('policies', f'vla_ros.engines.{name}') for name in (
     'contract', 'driver', 'rules', 'verdict')}
 HEAVY = ('rclpy', 'torch', 'cv2', 'onnxruntime', 'tensorrt', 'mujoco', 'onnx', 'safetensors',

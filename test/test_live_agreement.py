@@ -13,9 +13,9 @@ from test_determinism import BAGS, IMAGE_TOPIC, Replay, build_model, replay
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_ros.core.types import NS_PER_S
+from vla_ros.replay.bags import Bag
 from vla_ros.ros.messages import to_ns
 from vla_ros.ros.qos import PLAN
-from vla_ros.tools.bags import Bag
 
 # What the live engine takes is not known, and a fade looks a little different for every delay; and
 # a plan takes effect at the next tick. So a live command must lie among those that the runtime

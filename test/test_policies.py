@@ -345,15 +345,15 @@ def test_clips_are_cut_at_gaps_and_their_tails_padded_by_kind(bridge: Path) -> N
 
 
 def test_a_frame_is_paired_with_its_own_action(bridge: Path) -> None:
-    from vla_ros.tools.bags import Bag
+    from vla_ros.replay.bags import Bag
     with Bag(DATA / 'bridge_1') as bag:
         recorded = [m.message.position for m in bag.messages(['/recorded_action'])]
     assert np.array_equal(checkpoint.load(bridge).actions[:, 0], np.array(recorded))
 
 
 def test_a_recorded_frame_gives_what_followed_it(bridge: Path, cpu: EngineProfile) -> None:
+    from vla_ros.replay.bags import Bag
     from vla_ros.ros.image_codec import decode_compressed, resize
-    from vla_ros.tools.bags import Bag
     engine = knn(bridge, cpu, neighbours=1)
     memory = checkpoint.load(bridge)
     with Bag(DATA / 'bridge_1') as bag:

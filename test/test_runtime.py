@@ -18,9 +18,9 @@ from vla_ros.profiles.binding import bind
 from vla_ros.profiles.loops import control_loop, inference_loop
 from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
+from vla_ros.replay.bag_events import BagEvents
+from vla_ros.replay.bags import Bag
 from vla_ros.ros.image_codec import decode_compressed, resize
-from vla_ros.tools.bag_events import BagEvents
-from vla_ros.tools.bags import Bag
 
 BAG = Path(__file__).parents[1] / 'data' / 'bridge_v2' / 'bridge_3'
 ROBOT, POLICY = load_robot('widowx_bridge'), load_policy('scripted_bridge')

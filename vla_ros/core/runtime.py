@@ -65,7 +65,15 @@ class InferenceGone:
     """The inference process dies."""
 
 
-Payload = Frame | StateSample | Instruction | EStop | Enable | Reset | ClockJump | InferenceGone
+@dataclass(frozen=True)
+class OtherPublisher:
+    """Somebody else is found to publish on a command topic; `cause` says who, in one line."""
+
+    cause: str
+
+
+Payload = (Frame | StateSample | Instruction | EStop | Enable | Reset | ClockJump | InferenceGone
+           | OtherPublisher)
 
 
 @dataclass(frozen=True)
@@ -91,9 +99,10 @@ class Runtime:
     `begin`, `advance` and `deliver` are for who makes events out of what is given out: a robot that
     moves by the commands. What they yield must be taken to its end before the next call.
 
-    `infer` is the engine: an observation in, a `Result` out, or an exception. `delay` gives the
-    nanoseconds that an inference takes, None where it never ends. `forget` is called before the
-    first inference of an epoch. `answers` keeps what the services said, in order.
+    `infer` is the engine: an observation in, a `Result` out, or an exception. `delay` is asked
+    before it, and gives the nanoseconds that the inference takes; None where it never ends, and
+    then `infer` is not called. `forget` is called before both for the first inference of an epoch.
+    `answers` keeps what the services said, in order.
     """
 
     def __init__(self, inference: InferenceLoop, control: ControlLoop,
@@ -169,14 +178,14 @@ class Runtime:
         self._outputs.append(Output(self._time_ns, payload))
 
     @property
-    def _now_ns(self) -> int:
-        """ROS time."""
+    def now_ns(self) -> int:
+        """ROS time, which clock jumps move."""
         return self._time_ns + self._offset_ns
 
     # --- what happens --------------------------------------------------------------------------
 
     def _deliver(self, payload: Payload) -> None:
-        inference, control, now_ns = self._inference, self._control, self._now_ns
+        inference, control, now_ns = self._inference, self._control, self.now_ns
         if isinstance(payload, Frame | StateSample):
             payload = replace(payload, received_ns=now_ns,
                               stamp_ns=payload.stamp_ns + self._offset_ns)
@@ -195,6 +204,8 @@ class Runtime:
             self._offset_ns += payload.by_ns
         elif isinstance(payload, InferenceGone):
             self._alive = False
+        elif isinstance(payload, OtherPublisher):
+            control.fault(payload.cause)
         if not self._alive:
             return
         if isinstance(payload, StateSample):
@@ -209,7 +220,7 @@ class Runtime:
 
     def _tick(self) -> None:
         period_ns = self._control.config.period_ns
-        tick = self._control.tick(self._now_ns, period_ns)
+        tick = self._control.tick(self.now_ns, period_ns)
         self._give(tick)
         if tick.reset_stamp_ns is not None and self._alive:
             self._inference.on_reset(tick.reset_stamp_ns)
@@ -223,27 +234,27 @@ class Runtime:
             self._at(self._time_ns + STATUS_NS, 'inference_status', self._status)
 
     def _report(self) -> None:
-        status = self._inference.status(self._now_ns)
+        status = self._inference.status(self.now_ns)
         self._give(status)
         self._control.on_status(status)
 
     def _start(self) -> None:
         """Start an inference if it is time for one; its result is known now and arrives later."""
-        request = self._inference.poll(self._now_ns)
+        request = self._inference.poll(self.now_ns)
         if request is None:
-            return
-        delay_ns = self._delay(request)
-        if delay_ns is None:
             return
         if request.reset:
             self._forget()
-        try:
-            result = result_of(self._infer(request.observation))
-        except Exception as error:  # an engine may raise anything
-            cause = ' '.join(f'{type(error).__name__}: {error}'.split())
-            self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._failed(request, cause))
+        delay_ns = self._delay(request)
+        if delay_ns is None:
             return
-        self._at(self._time_ns + delay_ns, 'action_chunk', lambda: self._inferred(request, result))
+        try:
+            result, cause = result_of(self._infer(request.observation)), ''
+        except Exception as error:  # an engine may raise anything
+            result, cause = None, ' '.join(f'{type(error).__name__}: {error}'.split())
+        ended = (lambda: self._failed(request, cause)) if cause else (
+            lambda: self._inferred(request, result))
+        self._at(self._time_ns + delay_ns, 'action_chunk', ended)
 
     def _failed(self, request: Request, cause: str) -> None:
         if self._alive:
@@ -253,7 +264,7 @@ class Runtime:
     def _inferred(self, request: Request, result: Result) -> None:
         if not self._alive:
             return
-        now_ns = self._now_ns
+        now_ns = self.now_ns
         timing = Timing(request.started_ns, now_ns)
         plan = self._inference.on_result(request, result, timing, now_ns)
         if plan is not None:

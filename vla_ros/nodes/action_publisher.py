@@ -22,6 +22,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from vla_ros.core.control_config import State
+from vla_ros.core.diagnostic_values import LEVELS, OK, control_line, control_values, latency_values
 from vla_ros.core.latency import LatencyAccount
 from vla_ros.core.types import Command
 from vla_ros.profiles.binding import bind
@@ -30,7 +31,7 @@ from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
 from vla_ros.ros.bounded import subscribe_bounded
 from vla_ros.ros.command_watch import CommandWatch
-from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, control_values, latency_values
+from vla_ros.ros.diagnostics import Diagnostics
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import (
     most_plan_bytes,
@@ -64,7 +65,6 @@ PARAMETERS = ParameterTable([
 REST_WAIT_S = 1.5  # the longest that ending waits for rest
 ZEROS_S = 0.6      # and for the last commands at rest
 MOST_BYTES = 1 << 16  # of a state or status; reading more takes longer than a tick may wait
-LEVELS = {State.FAULT: ERROR, State.HOLDING: WARN, State.STOPPING: WARN, State.STOPPED: WARN}
 
 
 class ActionPublisher(LifecycleNode):
@@ -246,9 +246,8 @@ class ActionPublisher(LifecycleNode):
             self._reset_publisher.publish(to_time(result.reset_stamp_ns))
         if result.first_of_plan is not None:
             self._account(result.first_of_plan.stamp_ns, now_ns)
-        level, message = LEVELS.get(result.state, OK), result.state.value
-        if result.cause:
-            message += f': {result.cause}'
+        level = bytes([LEVELS.get(result.state, OK)])
+        message = control_line(result.state, result.cause)
         if self._diagnostics.due(level, result.state.value, now_ns):
             self._chores()
             self._diagnostics.publish(level, message, self._values(), now_ns)

@@ -17,6 +17,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory
 
+from vla_ros.core.diagnostic_values import inference_level, inference_values
 from vla_ros.core.inference_loop import InferenceLoop
 from vla_ros.core.types import Frame
 from vla_ros.engines.executor import AsyncExecutor, Outcome, warm_up
@@ -28,7 +29,7 @@ from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
 from vla_ros.ros.cdr import read_image
 from vla_ros.ros.cpu_pinning import pin
-from vla_ros.ros.diagnostics import ERROR, OK, WARN, Diagnostics, latency_values
+from vla_ros.ros.diagnostics import Diagnostics
 from vla_ros.ros.image_codec import to_rgb
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import plan_to_message, state_from_message, status_to_message, to_ns
@@ -250,20 +251,10 @@ class InferenceNode(LifecycleNode):
         if status.reaction == 'fault' and (status.cause, status.reaction) != self._told:
             self.get_logger().error(f'{status.cause}; reset clears it')
         self._told = (status.cause, status.reaction)
-        level = ERROR if status.reaction == 'fault' else WARN if status.cause else OK
+        level = bytes([inference_level(status)])
         if self._diagnostics.due(level, status.reaction, now_ns):
-            self._diagnostics.publish(level, status.cause or 'inferring', self._values(), now_ns)
-
-    def _values(self) -> dict[str, object]:
-        loop = self._loop
-        counts = loop.counts + loop.executor.counts + loop.assembler.counts
-        values: dict[str, object] = {
-            'instruction': loop.assembler.instruction, 'rate': loop.rate, **counts}
-        if loop.seam is not None:
-            values |= {f'seam {name}': f'offered {offered:.4g}, left {left:.4g}'
-                       for name, offered, left in zip(  # noqa: B905 (3.10)
-                           self._names, loop.seam.offered, loop.seam.left)}
-        return values | latency_values(loop.latency.summaries())
+            self._diagnostics.publish(level, status.cause or 'inferring',
+                                      inference_values(self._loop, self._names), now_ns)
 
 
 def main() -> None:

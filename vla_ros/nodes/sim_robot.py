@@ -21,9 +21,10 @@ from std_msgs.msg import Float64MultiArray, String
 from std_srvs.srv import Trigger
 
 from vla_ros.core.counting import Counts
+from vla_ros.core.diagnostic_values import latency_values
 from vla_ros.core.latency import LatencyAccount
 from vla_ros.core.types import NS_PER_S, ImageSize
-from vla_ros.ros.diagnostics import OK, WARN, Diagnostics, latency_values
+from vla_ros.ros.diagnostics import OK, WARN, Diagnostics
 from vla_ros.ros.image_publishing import ImageWriter
 from vla_ros.ros.lifecycle import AUTOSTART, LifecycleNode, run
 from vla_ros.ros.messages import to_time

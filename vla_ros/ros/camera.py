@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 
+from vla_ros.core.diagnostic_values import latency_values
 from vla_ros.core.latency import LatencyAccount
 from vla_ros.core.types import NS_PER_S, ImageSize
 from vla_ros.profiles.camera import CameraProfile, Transport
 from vla_ros.ros.cdr import read_compressed_image, read_image
-from vla_ros.ros.diagnostics import latency_values
 from vla_ros.ros.frame_gaps import FrameGapDetector
 from vla_ros.ros.image_codec import decode_compressed, resize, to_rgb
 from vla_ros.ros.image_publishing import ImageWriter

@@ -18,8 +18,8 @@ from vla_ros.policies.knn.checkpoint import Memory, save
 from vla_ros.policies.knn.features import VERSION, image_feature
 from vla_ros.profiles.policy import PolicyProfile, load_policy
 from vla_ros.profiles.robot import load_robot
+from vla_ros.replay.bags import Bag
 from vla_ros.ros.image_codec import decode_compressed, resize, to_rgb
-from vla_ros.tools.bags import Bag
 
 _ACTION_TOPIC = '/recorded_action'
 _INSTRUCTION_TOPIC = '/vla/instruction'

@@ -134,8 +134,8 @@ def recorded(path: Path, robot: Any, policy: Any) -> list[Observation]:
     """The observations of a bag: each frame of the primary camera with what came before it."""
     from vla_ros.core.runtime import Instruction
     from vla_ros.core.types import Frame, StateSample
-    from vla_ros.tools.bag_events import BagEvents
-    from vla_ros.tools.bags import Bag
+    from vla_ros.replay.bag_events import BagEvents
+    from vla_ros.replay.bags import Bag
     missing = [name for name in policy.cameras if name not in robot.cameras]
     if missing:
         raise ValueError(f'{robot.file}: cameras: {missing[0]}: missing; the policy {policy.name} '

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from vla_ros.replay.bags import Bag
 from vla_ros.ros.playback import PlayOptions
 from vla_ros.ros.transport import transport_additions
-from vla_ros.tools.bags import Bag
 
 _CLOCK_HZ = 200.0
 

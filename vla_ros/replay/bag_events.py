@@ -13,8 +13,8 @@ from vla_ros.core.types import NS_PER_S, Frame, StateSample
 from vla_ros.profiles.camera import CameraProfile
 from vla_ros.profiles.policy import PolicyProfile
 from vla_ros.profiles.robot import RobotProfile
+from vla_ros.replay.bags import Bag
 from vla_ros.ros.image_codec import decode_compressed, resize, to_rgb
-from vla_ros.tools.bags import Bag
 
 STATE_TOPIC = '/ee_state'
 INSTRUCTION_TOPIC = '/vla/instruction'
