@@ -19,7 +19,7 @@ from vla_ros.profiles.loops import control_loop, inference_loop
 from vla_ros.profiles.policy import load_policy
 from vla_ros.profiles.robot import load_robot
 from vla_ros.replay.bag_events import BagEvents
-from vla_ros.replay.bags import Bag
+from vla_ros.replay.bags import Bag, RawMessage
 from vla_ros.ros.image_codec import decode_compressed, resize
 
 BAG = Path(__file__).parents[1] / 'data' / 'bridge_v2' / 'bridge_3'
@@ -231,17 +231,18 @@ def test_bag_events_are_what_the_nodes_would_have_received() -> None:
 
 def test_unreadable_frame_of_a_bag_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bag(BAG) as bag:
-        deserialize, seen_images = bag.deserialize, []
+        read = bag.raw
 
-        def spoiling(topic: str, data: bytes) -> Any:
-            message = deserialize(topic, data)
-            if topic.endswith('compressed'):
-                seen_images.append(topic)
-                if len(seen_images) == 3:
-                    message.data = message.data[:100]
-            return message
+        def spoiling(topics: Any) -> Iterator[RawMessage]:
+            images = 0
+            for message in read(topics):
+                images += message.topic.endswith('compressed')
+                if images == 3 and message.topic.endswith('compressed'):
+                    kept = message.data[:200]
+                    message = message._replace(data=kept + bytes(len(message.data) - len(kept)))
+                yield message
 
-        monkeypatch.setattr(bag, 'deserialize', spoiling)
+        monkeypatch.setattr(bag, 'raw', spoiling)
         events = BagEvents(bag, ROBOT, POLICY)
         frames = [event for event in events if isinstance(event.payload, Frame)]
     assert len(frames) == 49

@@ -178,6 +178,11 @@ class Runtime:
         self._outputs.append(Output(self._time_ns, payload))
 
     @property
+    def time_ns(self) -> int:
+        """The time of events, which clock jumps do not move."""
+        return self._time_ns
+
+    @property
     def now_ns(self) -> int:
         """ROS time, which clock jumps move."""
         return self._time_ns + self._offset_ns

@@ -20,7 +20,8 @@ class EngineProfile:
     """How to run a policy. `backends` in order of preference.
 
     `threads`: of the backend on the CPU. `affinity`: CPU numbers of the inference process, empty =
-    all. `warm_up`: inferences before the node may be activated.
+    all. `warm_up`: inferences before the node may be activated. `inference_time_ns`: what an
+    inference is taken to last in a replay; a live graph measures its own.
     """
 
     file: Path
@@ -31,6 +32,7 @@ class EngineProfile:
     threads: int
     affinity: tuple[int, ...]
     warm_up: int
+    inference_time_ns: int
     options: Mapping[str, Any]
 
     @property
@@ -68,6 +70,7 @@ def load_engine(name: str | Path) -> EngineProfile:
         threads=section.integer('threads', 1, low=1, high=1024),
         affinity=section.integers('affinity', (), low=0, high=4095),
         warm_up=section.integer('warm_up', 3, low=1, high=1000),
+        inference_time_ns=section.seconds('inference_time', 0.04, low=0.0, high=60.0),
         options=section.mapping('options'))
     section.done()
     return engine
