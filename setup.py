@@ -63,7 +63,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
-    package_data={f'{PACKAGE}.sim': ['*.xml']},
+    package_data={f'{PACKAGE}.sim': ['*.xml'], f'{PACKAGE}.replay': ['page/*']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{PACKAGE}']),
         (f'share/{PACKAGE}', ['package.xml']),

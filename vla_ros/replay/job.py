@@ -103,7 +103,8 @@ def run_job(job: Job, folder: Path) -> Done:
     values = figures(trace)
     judged = judge(gates, values)
     result = {
-        'format': FORMAT, 'job': asdict(job), 'about': trace.about, 'figures': values,
+        'format': FORMAT, 'job': asdict(job), 'files': stamps_of(job), 'about': trace.about,
+        'figures': values,
         'gates': [each.as_json() | {'line': str(each)} for each in judged],
         'passed': all(each.passed for each in judged),
         'machine': _machine(trace, session, *took)}
@@ -120,6 +121,29 @@ def load_done(folder: Path) -> Done | None:
     except (OSError, ValueError):
         return None
     return Done(folder, result) if result.get('format') == FORMAT else None
+
+
+def already_done(job: Job, folder: Path) -> Done | None:
+    """What this very job left, on files that have not changed since; None where it did not."""
+    done = load_done(folder)
+    if done is None:
+        return None
+    words = json.loads(json.dumps(asdict(job)))  # tuples become lists, as in the file
+    same = done.result.get('job') == words and done.result.get('files') == stamps_of(job)
+    return done if same else None
+
+
+def stamps_of(job: Job) -> dict[str, list[int]]:
+    """Size and time of change of every file that a job names; what is no file is left out."""
+    found: dict[str, list[int]] = {}
+    for word in (job.bag, job.robot, job.policy, job.engine, job.model, job.delay, job.gates):
+        path = Path(word)
+        files = sorted(path.iterdir()) if word and path.is_dir() else [path]
+        for file in files:
+            if word and file.is_file():
+                stat = file.stat()
+                found[str(file)] = [stat.st_size, stat.st_mtime_ns]
+    return found
 
 
 def _run(session: Session, hearers: list[Hearer], job: Job, folder: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-COMMANDS = ('up', 'operate', 'play', 'build_knn', 'train', 'eval', 'demo', 'bench', 'check',
-            'docs')
+COMMANDS = ('up', 'operate', 'play', 'replay', 'report', 'build_knn', 'train', 'eval', 'demo',
+            'bench', 'check', 'docs')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
